@@ -1,0 +1,125 @@
+"""A conversation as it is kept and as it is sent: items, blocks, tools, requests.
+
+Items are provider-neutral; each provider renders them to its own wire format. What a
+provider alone understands travels in `OpaquePart` and is only ever sent back to the
+provider that it came from.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Part(msgspec.Struct, frozen=True, tag_field="type"):
+    """Base of the parts of an assistant message."""
+
+
+class TextPart(Part, tag="text"):
+    text: str
+
+
+class ThinkingPart(Part, tag="thinking"):
+    """Reasoning text. Only a signed one may be sent back to a provider that signs."""
+
+    text: str
+    signature: str | None = None
+
+
+class ToolCallPart(Part, tag="tool_call"):
+    """A complete call; `arguments` is a JSON object as text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OpaquePart(Part, tag="opaque"):
+    """A provider's own block, byte for byte. `provider` is the provider's format name."""
+
+    provider: str
+    kind: str
+    data: msgspec.Raw
+
+
+AnyPart = TextPart | ThinkingPart | ToolCallPart | OpaquePart
+
+
+class Item(msgspec.Struct, frozen=True, tag_field="item"):
+    """Base of the items of a conversation."""
+
+
+class UserItem(Item, tag="user"):
+    """What the user said."""
+
+    text: str
+
+
+class SystemItem(Item, tag="system"):
+    """What the host adds beside the user's words, such as an attached file.
+
+    `kind` says what it is (`file_attachment`, `notice`), `path` where it came from.
+    """
+
+    text: str
+    kind: str = "notice"
+    path: str | None = None
+
+
+class ReminderItem(Item, tag="reminder"):
+    """An injection: what the model is told about the rules that it broke.
+
+    `text` is exactly what is sent. `rules` are the names that are recorded as injected
+    for as long as this item is in the conversation.
+    """
+
+    text: str
+    rules: tuple[str, ...]
+    interrupted: bool = True
+    """Whether an attempt was cut for it; otherwise it rides along."""
+
+
+class AssistantItem(Item, tag="assistant"):
+    """One finished, or settled, message of the model. Never empty."""
+
+    parts: tuple[AnyPart, ...]
+    provider: str = ""
+    """Format name of the provider that wrote it: `anthropic`, `openai_chat`, ..."""
+    model: str | None = None
+    settled: bool = False
+    """Whether the message was cut and made valid afterwards."""
+
+
+class ToolResultItem(Item, tag="tool_result"):
+    """The answer to one tool call."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
+AnyItem = UserItem | SystemItem | ReminderItem | AssistantItem | ToolResultItem
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool that the model may call. `schema` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class ModelRequest(msgspec.Struct, frozen=True):
+    """Everything that a provider needs to start one stream.
+
+    `options` are passed into the provider's request body as they are (temperature,
+    `reasoning`, ...); a key there wins over what midstream would write.
+    """
+
+    model: str
+    items: tuple[AnyItem, ...]
+    system: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    max_tokens: int | None = None
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])

@@ -1,0 +1,153 @@
+"""What a provider says while a model talks, whatever its wire format.
+
+A stream is a sequence of these messages. It is well formed when it begins with
+`StreamStarted` and ends with `StreamFinished`; a stream that ends in another way has
+failed, and its provider says so with `StreamFailed` as the last message. Block indexes
+count from 0 in the order in which blocks begin, and are ours: a provider whose own
+indexes repeat or jump (two messages in one stream, item ids that change) renumbers.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from midstream.messages.failure import ProviderFailure
+from midstream.messages.usage import Usage
+
+
+class StopReason(StrEnum):
+    """Why the model stopped, in one vocabulary for all providers."""
+
+    END_TURN = "end_turn"
+    """Anthropic `end_turn`, Chat `stop`, Responses status `completed` without a call."""
+    STOP_SEQUENCE = "stop_sequence"
+    TOOL_USE = "tool_use"
+    """Anthropic `tool_use`, Chat `tool_calls` and `function_call`, Responses with a call."""
+    MAX_TOKENS = "max_tokens"
+    """Anthropic `max_tokens`, Chat `length`, Responses incomplete for `max_output_tokens`."""
+    REFUSAL = "refusal"
+    """Anthropic `refusal`."""
+    CONTENT_FILTER = "content_filter"
+    PAUSE_TURN = "pause_turn"
+    """Anthropic `pause_turn`: a server tool wants to go on in the next request."""
+    OTHER = "other"
+    """A reason that this version does not know; `StreamFinished.raw_reason` holds it."""
+
+
+class StreamMessage(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """Base of all messages of a stream."""
+
+
+class StreamStarted(StreamMessage, tag="stream_started"):
+    """The provider has begun to answer."""
+
+    message_id: str | None = None
+    model: str | None = None
+
+
+class BlockStarted(StreamMessage, tag="block_started"):
+    """A block of text or thinking begins. Tool calls begin with `ToolCallStarted`."""
+
+    index: int
+    kind: str
+    """`text`, `thinking` or `opaque`."""
+
+
+class TextDelta(StreamMessage, tag="text_delta"):
+    index: int
+    text: str
+
+
+class ThinkingDelta(StreamMessage, tag="thinking_delta"):
+    index: int
+    text: str
+
+
+class ThinkingSigned(StreamMessage, tag="thinking_signed"):
+    """The signature of a thinking block, whole. Without it a block may not be sent back."""
+
+    index: int
+    signature: str
+
+
+class ToolCallStarted(StreamMessage, tag="tool_call_started"):
+    """A call of one of the host's own tools begins. `call_id` is unique in its stream."""
+
+    index: int
+    call_id: str
+    name: str
+
+
+class ToolArgumentsDelta(StreamMessage, tag="tool_arguments_delta"):
+    """The next piece of a call's argument text (JSON, cut anywhere)."""
+
+    index: int
+    fragment: str
+
+
+class ToolCallFinished(StreamMessage, tag="tool_call_finished"):
+    """The call is complete; `arguments` is its whole argument text as the provider has it."""
+
+    index: int
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OpaqueBlock(StreamMessage, tag="opaque_block"):
+    """A finished block that only its provider understands: redacted thinking, server tools
+    and their results, compaction, reasoning items. Sent back as it came or not at all.
+
+    `data` is the provider's own JSON object.
+    """
+
+    index: int
+    kind: str
+    data: msgspec.Raw
+
+
+class BlockFinished(StreamMessage, tag="block_finished"):
+    """A text or thinking block is complete."""
+
+    index: int
+
+
+class UsageReported(StreamMessage, tag="usage_reported"):
+    """Figures so far; a later report replaces an earlier one, field by field."""
+
+    usage: Usage
+
+
+class Ping(StreamMessage, tag="ping"):
+    """A sign of life without content."""
+
+
+class StreamFinished(StreamMessage, tag="stream_finished"):
+    """The provider's terminal event was seen."""
+
+    stop_reason: StopReason
+    raw_reason: str | None = None
+
+
+class StreamFailed(StreamMessage, tag="stream_failed"):
+    """The stream is over and is not to be trusted as finished."""
+
+    failure: ProviderFailure
+
+
+AnyStreamMessage = (
+    StreamStarted
+    | BlockStarted
+    | TextDelta
+    | ThinkingDelta
+    | ThinkingSigned
+    | ToolCallStarted
+    | ToolArgumentsDelta
+    | ToolCallFinished
+    | OpaqueBlock
+    | BlockFinished
+    | UsageReported
+    | Ping
+    | StreamFinished
+    | StreamFailed
+)
