@@ -15,18 +15,18 @@ class Part(msgspec.Struct, frozen=True, tag_field="type"):
     """Base of the parts of an assistant message."""
 
 
-class TextPart(Part, tag="text"):
+class TextPart(Part, frozen=True, tag="text"):
     text: str
 
 
-class ThinkingPart(Part, tag="thinking"):
+class ThinkingPart(Part, frozen=True, tag="thinking"):
     """Reasoning text. Only a signed one may be sent back to a provider that signs."""
 
     text: str
     signature: str | None = None
 
 
-class ToolCallPart(Part, tag="tool_call"):
+class ToolCallPart(Part, frozen=True, tag="tool_call"):
     """A complete call; `arguments` is a JSON object as text."""
 
     call_id: str
@@ -34,7 +34,7 @@ class ToolCallPart(Part, tag="tool_call"):
     arguments: str
 
 
-class OpaquePart(Part, tag="opaque"):
+class OpaquePart(Part, frozen=True, tag="opaque"):
     """A provider's own block, byte for byte. `provider` is the provider's format name."""
 
     provider: str
@@ -49,13 +49,13 @@ class Item(msgspec.Struct, frozen=True, tag_field="item"):
     """Base of the items of a conversation."""
 
 
-class UserItem(Item, tag="user"):
+class UserItem(Item, frozen=True, tag="user"):
     """What the user said."""
 
     text: str
 
 
-class SystemItem(Item, tag="system"):
+class SystemItem(Item, frozen=True, tag="system"):
     """What the host adds beside the user's words, such as an attached file.
 
     `kind` says what it is (`file_attachment`, `notice`), `path` where it came from.
@@ -66,7 +66,7 @@ class SystemItem(Item, tag="system"):
     path: str | None = None
 
 
-class ReminderItem(Item, tag="reminder"):
+class ReminderItem(Item, frozen=True, tag="reminder"):
     """An injection: what the model is told about the rules that it broke.
 
     `text` is exactly what is sent. `rules` are the names that are recorded as injected
@@ -79,7 +79,7 @@ class ReminderItem(Item, tag="reminder"):
     """Whether an attempt was cut for it; otherwise it rides along."""
 
 
-class AssistantItem(Item, tag="assistant"):
+class AssistantItem(Item, frozen=True, tag="assistant"):
     """One finished, or settled, message of the model. Never empty."""
 
     parts: tuple[AnyPart, ...]
@@ -90,7 +90,7 @@ class AssistantItem(Item, tag="assistant"):
     """Whether the message was cut and made valid afterwards."""
 
 
-class ToolResultItem(Item, tag="tool_result"):
+class ToolResultItem(Item, frozen=True, tag="tool_result"):
     """The answer to one tool call."""
 
     call_id: str

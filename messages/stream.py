@@ -34,18 +34,18 @@ class StopReason(StrEnum):
     """A reason that this version does not know; `StreamFinished.raw_reason` holds it."""
 
 
-class StreamMessage(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+class StreamMessage(msgspec.Struct, frozen=True, tag_field="type"):
     """Base of all messages of a stream."""
 
 
-class StreamStarted(StreamMessage, tag="stream_started"):
+class StreamStarted(StreamMessage, frozen=True, tag="stream_started"):
     """The provider has begun to answer."""
 
     message_id: str | None = None
     model: str | None = None
 
 
-class BlockStarted(StreamMessage, tag="block_started"):
+class BlockStarted(StreamMessage, frozen=True, tag="block_started"):
     """A block of text or thinking begins. Tool calls begin with `ToolCallStarted`."""
 
     index: int
@@ -53,24 +53,24 @@ class BlockStarted(StreamMessage, tag="block_started"):
     """`text`, `thinking` or `opaque`."""
 
 
-class TextDelta(StreamMessage, tag="text_delta"):
+class TextDelta(StreamMessage, frozen=True, tag="text_delta"):
     index: int
     text: str
 
 
-class ThinkingDelta(StreamMessage, tag="thinking_delta"):
+class ThinkingDelta(StreamMessage, frozen=True, tag="thinking_delta"):
     index: int
     text: str
 
 
-class ThinkingSigned(StreamMessage, tag="thinking_signed"):
+class ThinkingSigned(StreamMessage, frozen=True, tag="thinking_signed"):
     """The signature of a thinking block, whole. Without it a block may not be sent back."""
 
     index: int
     signature: str
 
 
-class ToolCallStarted(StreamMessage, tag="tool_call_started"):
+class ToolCallStarted(StreamMessage, frozen=True, tag="tool_call_started"):
     """A call of one of the host's own tools begins. `call_id` is unique in its stream."""
 
     index: int
@@ -78,14 +78,14 @@ class ToolCallStarted(StreamMessage, tag="tool_call_started"):
     name: str
 
 
-class ToolArgumentsDelta(StreamMessage, tag="tool_arguments_delta"):
+class ToolArgumentsDelta(StreamMessage, frozen=True, tag="tool_arguments_delta"):
     """The next piece of a call's argument text (JSON, cut anywhere)."""
 
     index: int
     fragment: str
 
 
-class ToolCallFinished(StreamMessage, tag="tool_call_finished"):
+class ToolCallFinished(StreamMessage, frozen=True, tag="tool_call_finished"):
     """The call is complete; `arguments` is its whole argument text as the provider has it."""
 
     index: int
@@ -94,7 +94,7 @@ class ToolCallFinished(StreamMessage, tag="tool_call_finished"):
     arguments: str
 
 
-class OpaqueBlock(StreamMessage, tag="opaque_block"):
+class OpaqueBlock(StreamMessage, frozen=True, tag="opaque_block"):
     """A finished block that only its provider understands: redacted thinking, server tools
     and their results, compaction, reasoning items. Sent back as it came or not at all.
 
@@ -106,30 +106,30 @@ class OpaqueBlock(StreamMessage, tag="opaque_block"):
     data: msgspec.Raw
 
 
-class BlockFinished(StreamMessage, tag="block_finished"):
+class BlockFinished(StreamMessage, frozen=True, tag="block_finished"):
     """A text or thinking block is complete."""
 
     index: int
 
 
-class UsageReported(StreamMessage, tag="usage_reported"):
+class UsageReported(StreamMessage, frozen=True, tag="usage_reported"):
     """Figures so far; a later report replaces an earlier one, field by field."""
 
     usage: Usage
 
 
-class Ping(StreamMessage, tag="ping"):
+class Ping(StreamMessage, frozen=True, tag="ping"):
     """A sign of life without content."""
 
 
-class StreamFinished(StreamMessage, tag="stream_finished"):
+class StreamFinished(StreamMessage, frozen=True, tag="stream_finished"):
     """The provider's terminal event was seen."""
 
     stop_reason: StopReason
     raw_reason: str | None = None
 
 
-class StreamFailed(StreamMessage, tag="stream_failed"):
+class StreamFailed(StreamMessage, frozen=True, tag="stream_failed"):
     """The stream is over and is not to be trusted as finished."""
 
     failure: ProviderFailure
