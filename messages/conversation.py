@@ -32,14 +32,20 @@ class ToolCallPart(Part, frozen=True, tag="tool_call"):
     call_id: str
     name: str
     arguments: str
+    extra: str | None = None
+    """What its provider wants back with the call, as the text of a JSON object."""
 
 
 class OpaquePart(Part, frozen=True, tag="opaque"):
-    """A provider's own block, byte for byte. `provider` is the provider's format name."""
+    """A provider's own block. `provider` is the provider's format name.
+
+    `data` is the text of the block's JSON, exactly as it came: text and not a tree, so
+    that it stays the same in every encoding that a message travels in.
+    """
 
     provider: str
     kind: str
-    data: msgspec.Raw
+    data: str
 
 
 AnyPart = TextPart | ThinkingPart | ToolCallPart | OpaquePart

@@ -86,24 +86,31 @@ class ToolArgumentsDelta(StreamMessage, frozen=True, tag="tool_arguments_delta")
 
 
 class ToolCallFinished(StreamMessage, frozen=True, tag="tool_call_finished"):
-    """The call is complete; `arguments` is its whole argument text as the provider has it."""
+    """The call is complete; `arguments` is its whole argument text as the provider has it.
+
+    A call without arguments has `{}`. A model that ran into its token limit may leave the
+    text unfinished, so whoever runs a tool looks whether it is JSON first; `settle` drops
+    a call whose text is not.
+    """
 
     index: int
     call_id: str
     name: str
     arguments: str
+    extra: str | None = None
+    """What the provider wants back with the call, as the text of a JSON object."""
 
 
 class OpaqueBlock(StreamMessage, frozen=True, tag="opaque_block"):
     """A finished block that only its provider understands: redacted thinking, server tools
     and their results, compaction, reasoning items. Sent back as it came or not at all.
 
-    `data` is the provider's own JSON object.
+    `data` is the text of the provider's own JSON.
     """
 
     index: int
     kind: str
-    data: msgspec.Raw
+    data: str
 
 
 class BlockFinished(StreamMessage, frozen=True, tag="block_finished"):
