@@ -49,5 +49,16 @@ class VersionConflict(StoreError):
     """A compare-and-set found another version than the caller expected."""
 
 
+class RecordError(MidstreamError):
+    """A transition does not fit the session record that it was meant for."""
+
+
+class FenceLost(MidstreamError):
+    """The writer no longer owns what it writes; it must stop, and never try again.
+
+    Not a `StoreError`: what a store could not take is tried again, this is not.
+    """
+
+
 class StreamFormatError(MidstreamError):
     """A recorded stream or a provider's bytes do not follow the format they claim."""
