@@ -49,7 +49,7 @@ class Fence(Shape, frozen=True):
     """
 
     owner: str
-    token: int = 1
+    token: int
 
 
 class TokenUsage(Shape, frozen=True, kw_only=True):

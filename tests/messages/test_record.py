@@ -36,7 +36,7 @@ from midstream.messages.transition import (
 from midstream.messages.usage import Usage, UsageSource
 
 ID = "ses-mk3q7a1b-0123abcd"
-OWNER = Fence("host-a")
+OWNER = Fence("host-a", 1)
 START = "2026-03-01T12:00:00.000Z"
 BEAT = "2026-03-01T12:00:30.000Z"
 END = "2026-03-01T12:01:00.000Z"
@@ -571,7 +571,7 @@ def test_the_json_of_a_record_is_the_references_camel_case() -> None:
         "conversationId": "c-1",
         "tokenUsage": {"inputTokens": 1, "outputTokens": 2, "cacheReadTokens": 3},
         "cancelHandle": {"kind": "local-pgid", "pgid": 42},
-        "fence": {"owner": "host-a"},
+        "fence": {"owner": "host-a", "token": 1},
     }
 
 
