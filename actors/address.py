@@ -1,0 +1,109 @@
+"""What others hold of an actor: where to send messages and questions.
+
+An address outlives the incarnations of its actor, and so does its mail (`Cell`). Anybody
+may hold one, hand it on, and send to it from any task of the runtime.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+import trio
+
+from midstream.actors.cell import ActorStatistics, Cell
+from midstream.actors.errors import ActorEnded, MailboxFull
+from midstream.actors.question import Question
+from midstream.messages.lifecycle import AnyExit, LetterReason
+from midstream.messages.reply import Reply
+
+M_contra = TypeVar("M_contra", bound=msgspec.Struct, contravariant=True)
+R = TypeVar("R")
+
+
+class Address(Generic[M_contra]):
+    """Where to send messages of type `M_contra`.
+
+    It stays valid when its actor is restarted, and may be given away before the actor is
+    first started: mail waits. When the actor has ended for good, `tell` posts to the dead
+    letters and does not raise, so that the end of one actor is never the crash of those
+    that still speak to it; who has to know asks, or watches.
+
+    All methods belong to the runtime's thread.
+    """
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: Cell[M_contra]) -> None:
+        self._cell = cell
+
+    @property
+    def who(self) -> str:
+        """The actor's path from the root of its tree, such as `runtime/ledger`."""
+        return self._cell.who
+
+    async def tell(self, message: M_contra) -> None:
+        """Send `message`. Waits while the mailbox is full; if cancelled, nothing was sent."""
+        if self._cell.ended.is_set():
+            self._cell.bury((message,), LetterReason.ENDED)
+            await trio.lowlevel.checkpoint()
+            return
+        await self._cell.mailbox.put(message)
+
+    def tell_nowait(self, message: M_contra) -> None:
+        """Send `message` without waiting, or raise `MailboxFull`."""
+        if self._cell.ended.is_set():
+            self._cell.bury((message,), LetterReason.ENDED)
+            return
+        try:
+            self._cell.mailbox.put_nowait(message)
+        except trio.WouldBlock:
+            raise MailboxFull(self.who, self._cell.mailbox.capacity) from None
+
+    async def ask(self, make_message: Callable[[Reply[R]], M_contra], deadline_s: float) -> R:
+        """Send the message that `make_message` makes around a reply, and wait for the answer.
+
+        `deadline_s` seconds cover everything, room in the mailbox too. Raises `AskTimeout`
+        at the deadline; `ActorDied` at once when the actor crashes or is stopped, and
+        `ActorEnded` if it will not come back; and whatever the actor fails the reply with.
+        A question that was not read when its asker left is never handled.
+
+        An actor that asks itself waits in vain: it cannot handle while it waits.
+        """
+        cell = self._cell
+        question: Question[R] = Question(cell.who)
+        message = make_message(question)
+        if cell.ended.is_set():
+            raise ActorEnded(cell.who, cell.last_exit, picked_up=False)
+        cell.questions[question] = None
+        try:
+            return await question.wait(cell.mailbox, message, deadline_s)
+        finally:
+            del cell.questions[question]
+
+    async def wait_ended(self) -> AnyExit:
+        """Wait until the actor has ended for good. Returns how its last incarnation ended."""
+        await self._cell.ended.wait()
+        return self._cell.last_exit
+
+    def statistics(self) -> ActorStatistics:
+        """Figures of this moment."""
+        return self._cell.statistics()
+
+    def watched_by(self, watcher: Cell[Any]) -> None:
+        """For the kernel: see `Actor.watch`."""
+        watcher.watch(self._cell)
+
+    def unwatched_by(self, watcher: Cell[Any]) -> None:
+        """For the kernel: see `Actor.unwatch`."""
+        watcher.unwatch(self._cell)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Address):
+            return NotImplemented
+        return cast("Address[Any]", other)._cell is self._cell
+
+    def __hash__(self) -> int:
+        return hash(self._cell)
+
+    def __repr__(self) -> str:
+        return f"<Address {self.who}>"
