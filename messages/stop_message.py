@@ -17,6 +17,7 @@ from midstream.messages.directive import (
     StageMode,
 )
 from midstream.messages.directive_tail import AiMode
+from midstream.messages.marker import scan
 
 
 class BdWorkState(StrEnum):
@@ -123,9 +124,9 @@ def set_text(
 ) -> StopMessageState:
     """Arm with a text; an empty one, or N < 1, changes nothing. The count begins anew.
 
-    The mode stays unless it was `off`: who sets a text wants it sent.
+    The text will be sent as the user's, so that it is without markers as well. The mode stays unless it was `off`: who sets a text wants it sent.
     """
-    stripped = without_surrogates(text.strip())
+    stripped = without_surrogates(scan(text).text.strip())
     if not stripped or max_repeats < 1:
         return state
     return StopMessageState(

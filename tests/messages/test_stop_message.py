@@ -108,6 +108,12 @@ def test_a_text_from_a_file_is_armed_and_a_missing_file_is_ignored():
     assert missing.warnings
 
 
+def test_a_marker_within_the_text_is_never_sent_either():
+    items: list[AnyItem] = [UserItem('<**stopMessage:"say <**clear**> and go",2**>')]
+    assert applied(None, items).text == "say and go"
+    assert applied(None, [UserItem('<**stopMessage:"<**x**>",2**>')]).text is None
+
+
 def test_a_lone_surrogate_never_gets_into_the_state():
     state = set_text(FRESH, "a\ud800b", 1, now_ms=1)
     assert decode_state(encode_state(state)).state == state
