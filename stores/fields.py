@@ -66,7 +66,7 @@ def check_operations(operations: Sequence[Operation]) -> None:
 def check_query(book: Book, query: Query) -> None:
     """Refuse a field that is not indexed, and a page without bounds."""
     check_conditions(book, query.where)
-    _check_field(book, query.order_by, ("id", *INDEXED[book]))
+    _check_field(book, query.order_by)
     check_limit(query.limit)
     if query.after is not None:
         _check_text(f"{query.after.value}{query.after.id}")
@@ -75,7 +75,7 @@ def check_query(book: Book, query: Query) -> None:
 def check_conditions(book: Book, where: Mapping[str, Condition]) -> None:
     """Refuse a field that is not indexed."""
     for name, condition in where.items():
-        _check_field(book, name, INDEXED[book])
+        _check_field(book, name)
         texts = [condition] if isinstance(condition, str) else condition
         _check_text("".join(text for text in texts if text is not None))
 
@@ -112,10 +112,10 @@ def _address(operation: Operation) -> str:
             return f"{Book.SESSIONS.value}/{operation.session_id}"
 
 
-def _check_field(book: Book, name: str, known: Sequence[str]) -> None:
+def _check_field(book: Book, name: str) -> None:
+    known = ("id", *INDEXED[book])
     if name not in known:
-        names = ", ".join(known) or "none"
-        raise StoreError(f"{book.value} has no index on {name!r}; it has: {names}")
+        raise StoreError(f"{book.value} has no index on {name!r}; it has: {', '.join(known)}")
 
 
 def _check_text(text: str) -> None:

@@ -198,12 +198,11 @@ class MemoryStore(Store):
 
 
 def _cursor(book: Book, query: Query, row: _Row) -> Cursor:
-    id = row.stored.id
-    return Cursor(id if query.order_by == "id" else _value(book, query.order_by, row), id)
+    return Cursor(_value(book, query.order_by, row), row.stored.id)
 
 
 def _value(book: Book, name: str, row: _Row) -> str:
-    return row.fields.values[INDEXED[book].index(name)]
+    return row.stored.id if name == "id" else row.fields.values[INDEXED[book].index(name)]
 
 
 def _meets(book: Book, where: Mapping[str, Condition], row: _Row) -> bool:

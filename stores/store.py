@@ -112,8 +112,11 @@ class Stored(NamedTuple):
     document: msgspec.Raw
 
     def decode(self, kind: type[T]) -> T:
-        """The document as a struct; raises `msgspec.ValidationError`."""
-        return msgspec.json.decode(self.document, type=kind)
+        """The document as a struct; raises `StoreError` when it is none."""
+        try:
+            return msgspec.json.decode(self.document, type=kind)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"{self.id}: cannot be read as {kind.__name__}: {error}") from error
 
 
 class Between(NamedTuple):
@@ -144,8 +147,8 @@ class Page(NamedTuple):
 class Query(NamedTuple):
     """Which documents of a book, in which order, and how many.
 
-    Conditions and order are on the indexed fields of the book (`INDEXED`), the order also
-    on `id`; ties are in the order of ids. A document without the field has the empty text.
+    Conditions and order are on `id` and the indexed fields of the book (`INDEXED`); ties
+    are in the order of ids. A document without the field has the empty text.
     """
 
     where: Mapping[str, Condition] = {}

@@ -1,0 +1,124 @@
+"""Session records in a store: one transition in, one atomic write out.
+
+The Ledger calls it. `write_transition` is pure: it reduces, and says which operations
+keep the result, the writer's fence among them. `apply_transition` reads, writes, and
+begins again when another writer was faster; so a cancel from another host and a heartbeat
+from this one never overwrite each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from midstream.messages.errors import VersionConflict
+from midstream.messages.record import Crossing, SessionRecord, crossing
+from midstream.messages.reducer import reduce
+from midstream.messages.transition import AnyTransition, OwnersTransition
+from midstream.stores.store import (
+    Append,
+    Book,
+    Clear,
+    Log,
+    Operation,
+    Put,
+    RequireFence,
+    Store,
+    encode,
+)
+
+
+@dataclass(frozen=True)
+class KeptSession:
+    """A record and the version at which the store has it."""
+
+    record: SessionRecord
+    version: int
+
+
+@dataclass(frozen=True)
+class SessionWrite:
+    """What a transition does: to the record, to those who listen, and to the store."""
+
+    before: SessionRecord | None
+    after: SessionRecord
+    version: int
+    """The version of the record once `operations` are committed."""
+    crossing: Crossing | None
+    operations: tuple[Operation, ...]
+
+    @property
+    def durable(self) -> bool:
+        """Beginnings and ends survive the loss of power; heartbeats need not."""
+        return self.before is None or self.after.is_terminal
+
+
+def write_transition(kept: KeptSession | None, transition: AnyTransition) -> SessionWrite:
+    """Raises what `reduce` raises. Without a change there is nothing to write."""
+    before = None if kept is None else kept.record
+    version = 0 if kept is None else kept.version
+    after = reduce(before, transition)
+    if after is before:
+        return SessionWrite(before, after, version, None, ())
+    put = Put(Book.SESSIONS, after.id, encode(after), version)
+    guards = () if before is None else required_fence(transition)
+    operations = (*guards, put)
+    return SessionWrite(before, after, version + 1, crossing(before, after), operations)
+
+
+def required_fence(transition: AnyTransition) -> tuple[RequireFence, ...]:
+    """The predicate of an owner's write; others have none."""
+    if not isinstance(transition, OwnersTransition) or transition.fence is None:
+        return ()
+    return (RequireFence(transition.id, transition.fence.token),)
+
+
+def transcript_operations(
+    session_id: str, kept_entries: int, entries: Sequence[object]
+) -> tuple[Operation, ...]:
+    """Keep a transcript unless one at least as long is there (spec/animator.md 14.13)."""
+    if len(entries) <= kept_entries:
+        return ()
+    encoded = tuple(encode(entry) for entry in entries)
+    append = Append(Log.TRANSCRIPTS, session_id, encoded, 0)
+    return (Clear(Log.TRANSCRIPTS, session_id, kept_entries), append) if kept_entries else (append,)
+
+
+async def load_session(store: Store, id: str) -> KeptSession | None:
+    """The record, or None. Raises `StoreError`."""
+    stored = await store.get(Book.SESSIONS, id)
+    return None if stored is None else KeptSession(stored.decode(SessionRecord), stored.version)
+
+
+async def apply_transition(
+    store: Store,
+    transition: AnyTransition,
+    *,
+    transcript: Sequence[object] = (),
+    key: str | None = None,
+) -> SessionWrite:
+    """Apply `transition` to the record in the store, with the transcript in the same
+    commit. The answer says what there is to announce; it is the only one who may.
+
+    A transition that finds a terminal record changes nothing, but its transcript is kept
+    (spec/animator.md 5.6). A `key` makes it safe to send again after a crash: what was
+    applied once is not applied, and not announced, again. Raises `StoreError`, and what
+    `reduce` raises.
+    """
+    while True:
+        write = write_transition(await load_session(store, transition.id), transition)
+        operations = write.operations
+        if transcript:
+            length = await store.length(Log.TRANSCRIPTS, transition.id)
+            operations += transcript_operations(transition.id, length, transcript)
+        try:
+            receipt = await store.commit(operations, key=key, durable=write.durable)
+        except VersionConflict:
+            continue  # another writer was faster, so the record has moved on
+        return await _as_it_is(store, write) if receipt.replayed else write
+
+
+async def _as_it_is(store: Store, write: SessionWrite) -> SessionWrite:
+    """The answer for a transition that had been applied before: nothing to announce."""
+    kept = await load_session(store, write.after.id)
+    if kept is None:
+        return SessionWrite(write.before, write.after, write.version, None, ())
+    return SessionWrite(kept.record, kept.record, kept.version, None, ())
