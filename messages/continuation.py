@@ -34,6 +34,8 @@ class WhyNot(StrEnum):
     EXHAUSTED = "exhausted"
     NOT_A_NATURAL_STOP = "not_a_natural_stop"
     NO_CAPTURED_REQUEST = "no_captured_request"
+    STAGES_OVER = "stages_over"
+    """The work is done, or does not move although the model was told (`bd_stage.py`)."""
     NOTHING_TO_SEND = "nothing_to_send"
     """No text, or no model to send it to."""
     SINGLE_HOP = "single_hop"
@@ -75,6 +77,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     is_interrupted: bool = False
     has_captured_request: bool = True
     has_model: bool = True
+    are_stages_over: bool = False
     single_hop: bool = False
     is_budget_spent: bool = False
 
@@ -171,6 +174,7 @@ def _reason_against(
         (not state.is_active, WhyNot.EXHAUSTED),
         (not situation.is_natural_stop, WhyNot.NOT_A_NATURAL_STOP),
         (not situation.has_captured_request, WhyNot.NO_CAPTURED_REQUEST),
+        (situation.are_stages_over, WhyNot.STAGES_OVER),
         (not _has_seed(situation, text), WhyNot.NOTHING_TO_SEND),
         (situation.single_hop and chain.hops > 0, WhyNot.SINGLE_HOP),
         (chain.is_repeating(limits), WhyNot.REPEATING),

@@ -124,7 +124,8 @@ def set_text(
 ) -> StopMessageState:
     """Arm with a text; an empty one, or N < 1, changes nothing. The count begins anew.
 
-    The text will be sent as the user's, so that it is without markers as well. The mode stays unless it was `off`: who sets a text wants it sent.
+    The text will be sent as the user's, so that it is without markers as well. The mode
+    stays unless it was `off`: who sets a text wants it sent.
     """
     stripped = without_surrogates(scan(text).text.strip())
     if not stripped or max_repeats < 1:

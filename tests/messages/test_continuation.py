@@ -226,6 +226,7 @@ MODE_ONLY = set_mode(StopMessageState(), StageMode.ON, now_ms=1)
         ({"state": EXHAUSTED}, WhyNot.EXHAUSTED),
         ({"is_natural_stop": False}, WhyNot.NOT_A_NATURAL_STOP),
         ({"has_captured_request": False}, WhyNot.NO_CAPTURED_REQUEST),
+        ({"are_stages_over": True}, WhyNot.STAGES_OVER),
         ({"has_model": False}, WhyNot.NOTHING_TO_SEND),
         ({"state": MODE_ONLY}, WhyNot.NOTHING_TO_SEND),
         (
@@ -254,6 +255,7 @@ def test_the_first_obstacle_in_the_documented_order_is_the_reason():
         state=EXHAUSTED,
         is_natural_stop=False,
         has_captured_request=False,
+        are_stages_over=True,
         has_model=False,
         is_budget_spent=True,
     )
@@ -265,6 +267,7 @@ def test_the_first_obstacle_in_the_documented_order_is_the_reason():
         ({"state": ARMED}, WhyNot.EXHAUSTED),
         ({"is_natural_stop": True}, WhyNot.NOT_A_NATURAL_STOP),
         ({"has_captured_request": True}, WhyNot.NO_CAPTURED_REQUEST),
+        ({"are_stages_over": False}, WhyNot.STAGES_OVER),
         ({"has_model": True}, WhyNot.NOTHING_TO_SEND),
         ({"is_budget_spent": False}, WhyNot.BUDGET_SPENT),
     ]
@@ -390,7 +393,7 @@ def test_nothing_starts_after_a_disconnect_an_interrupt_or_n(data: st.DataObject
     flags = {
         name: data.draw(st.booleans(), name)
         for name in msgspec.structs.asdict(situation())
-        if name.startswith(("is_", "has_", "can_", "single"))
+        if name.startswith(("is_", "are_", "has_", "can_", "single"))
     }
     used = data.draw(st.integers(0, 21), "used")
     now = situation(state=msgspec.structs.replace(ARMED, used=used), **flags)
