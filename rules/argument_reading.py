@@ -54,8 +54,8 @@ class ArgumentReading:
             self._decide(self._head, is_json=True)
         if self._json is not None:
             self._json.finish()
-        if self._free is not None and not self._free.end():
-            self._free.settle(False)
+        if self._free is not None:
+            self._free.end()
         self._book.finish()
         return self._book.take()
 
@@ -113,8 +113,8 @@ class _JsonArguments:
         self._noted_chars = 0
         self._creates: dict[JsonPath, bool] = {}
         """By object, whether its operation creates a file."""
-        self._unsettled: dict[JsonPath, list[IntroducedText]] = {}
-        """By object, texts that wait for its operation."""
+        self._undecided: dict[JsonPath, list[IntroducedText]] = {}
+        """By object, texts that depend on an operation that has not come yet."""
 
     def feed(self, text: str) -> None:
         self._fed_chars += len(text)
@@ -133,7 +133,7 @@ class _JsonArguments:
                 case StringEnded(path):
                     self._end_string(path)
                 case ContainerEnded(path):
-                    self._settle(path, creates=False)
+                    self._undecided.pop(path, None)
                     self._creates.pop(path, None)
                 case Malformed(offset_chars, problem):
                     self._book.report(offset_chars, problem)
@@ -163,22 +163,23 @@ class _JsonArguments:
             self._note(path, "".join(self._noted))
         self._noted = None
         if self._text is not None and not self._text.end():
-            self._unsettled.setdefault(path[:-1], []).append(self._text)
+            self._undecided.setdefault(path[:-1], []).append(self._text)
         self._text = None
 
     def _note(self, path: JsonPath, text: str) -> None:
         if self._is_operation(path):
-            creates = self._creates[path[:-1]] = text.lower() in _CREATING
-            self._settle(path[:-1], creates=creates)
+            self._note_operation(path[:-1], text)
         if not self._is_path(path) or self._book.add_path(path_scope(path), text):
             return
         if not self._told_paths:
             self._told_paths = True
             self._book.report(self._fed_chars, f"more than {PATHS_LIMIT} paths; not all count")
 
-    def _settle(self, object_path: JsonPath, *, creates: bool) -> None:
-        for text in self._unsettled.pop(object_path, ()):
-            text.settle(creates)
+    def _note_operation(self, object_path: JsonPath, operation: str) -> None:
+        creates = self._creates[object_path] = operation.lower() in _CREATING
+        for text in self._undecided.pop(object_path, ()):
+            if creates:
+                text.is_new_file()
 
     def _shape_at(self, path: JsonPath) -> ToolShape | None:
         """The shape by which the string is introduced.

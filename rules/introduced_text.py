@@ -28,11 +28,11 @@ class IntroducedText(Protocol):
     def feed(self, text: str) -> None: ...
 
     def end(self) -> bool:
-        """The string is over. False if `settle` has to say first what it is part of."""
+        """The string is over. False if it introduces something only if `is_new_file`."""
         ...
 
-    def settle(self, creates: bool) -> None:
-        """What the call does with it is known now: it creates a file, or it does not."""
+    def is_new_file(self) -> None:
+        """The call has turned out to create a file, after the end of the string."""
         ...
 
 
@@ -68,7 +68,7 @@ class PlainText:
         self._book.end(self._key)
         return True
 
-    def settle(self, creates: bool) -> None:
+    def is_new_file(self) -> None:
         """Nothing depends on it."""
 
 
@@ -139,13 +139,12 @@ class PatchText:
         if self._held is None:
             self._files.end()
             return True
-        if self._whole is None:
-            return False
-        self.settle(self._whole)
-        return True
+        if self._whole:
+            self.is_new_file()
+        return self._whole is not None
 
-    def settle(self, creates: bool) -> None:
-        if creates and self._held:
+    def is_new_file(self) -> None:
+        if self._held:
             self._release(self._held).end()
 
     def _feed_held(self, held: list[str], text: str) -> None:

@@ -236,6 +236,18 @@ def test_plus_lines_of_a_shell_command_outside_a_patch_are_no_files() -> None:
     assert at_any_cut("bash", {"command": command}).by_part() == {("command",): command}
 
 
+def test_what_a_shell_command_holds_after_a_patch_belongs_to_no_file() -> None:
+    command = f"apply_patch <<EOF\n{PATCH}EOF\ncat <<EOF\n*** Update File: x.ts\n+y\n"
+    assert at_any_cut("bash", {"command": command}).by_file() == {None: command} | PATCH_FILES
+
+
+def test_lines_without_a_file_are_a_passage_of_their_own() -> None:
+    patch = "*** Begin Patch\n+before\n*** Add File: a.ts\n+in\n*** End Patch\n+after"
+    assert at_any_cut("apply_patch", patch).by_file() == {None: "before\nafter", "a.ts": "in"}
+    in_shell = at_any_cut("bash", {"command": patch})
+    assert in_shell.by_file() == {None: patch, "a.ts": "in"}
+
+
 def test_a_payload_in_an_unknown_format_is_watched_as_it_is() -> None:
     text = "§src/a.ts\nconst t = ⟪1│2⟫;\n"
     assert at_any_cut("edit", {"input": text}).by_part() == {("input",): text}
@@ -328,3 +340,17 @@ def test_a_patch_is_split_as_a_full_parse_splits_it(sections: list[tuple[str, li
     expected = {file: "\n".join(lines) for file, lines in added.items()}
     assert call("apply_patch", *patch).by_file() == expected
     assert call("apply_patch", json.dumps({"input": patch})).by_file() == expected
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    text=st.text(st.sampled_from(list("{}[]:,\"'\\unop+-*\n path\ud83d\ude00")), max_size=60),
+    tool=st.sampled_from(["edit", "apply_patch", "bash", "apply_diff", "unknown"]),
+)
+def test_no_argument_text_stops_the_watch_or_is_read_differently_when_cut(
+    text: str, tool: str
+) -> None:
+    whole, cut = call(tool, text, raw=True), call(tool, *text, raw=True)
+    assert cut == whole
+    for passage in cut.text.values():
+        passage.encode()

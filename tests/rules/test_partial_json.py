@@ -257,6 +257,7 @@ def test_a_surrogate_pair_is_joined_wherever_it_is_cut() -> None:
     for cut in range(len(text) + 1):
         assert read(text[:cut], text[cut:]).texts == {(): "a😀b"}
     assert read('"\ud83d', '\ude00"').texts == {(): "😀"}
+    assert read('"\\ud83d\\udc00\\udbff\\udfff"').texts == {(): "🐀\U0010ffff"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from midstream.rules.argument_paths import PATH_LIMIT_CHARS
 from midstream.rules.passage import (
     JsonPath,
     PassageText,
@@ -117,6 +118,13 @@ def test_a_shell_command_has_no_path_from_its_first_character_on() -> None:
     assert events[0].paths == ()
 
 
+def test_an_endless_path_is_none() -> None:
+    path = "a/" * PATH_LIMIT_CHARS + "b.ts"
+    assert at_any_cut("write", {"path": path, "content": "x"}).paths_of("content") == ()
+    patch = f"*** Add File: ok.ts\n+x\n*** Add File: {path}\n+y"
+    assert at_any_cut("apply_patch", patch).by_file() == {"ok.ts": "x\ny"}
+
+
 def test_paths_are_bounded_and_more_are_reported() -> None:
     paths = [f"p{number}" for number in range(PATHS_LIMIT + 5)]
     seen = at_any_cut("unknown", {"paths": paths, "text": "x"})
@@ -175,6 +183,11 @@ def test_malformed_arguments_are_reported_and_the_rest_is_watched() -> None:
     assert seen.by_part() == {("content",): "one\ntwo"}
     assert "a.ts" in seen.paths_of("content")
     assert len(seen.reports) == 3
+
+
+def test_a_string_behind_malformed_arguments_is_watched_whatever_the_tool() -> None:
+    seen = at_any_cut("write", '{"path": "a.ts"}, "content": "x: any"')
+    assert "x: any" in seen.text.values()
 
 
 # Passages are never joined
