@@ -115,7 +115,7 @@ class PatchText:
         self._files = _Files(book, part)
         self._first_line = "" if by_first_line else None
         """What the text starts with, while that is to be judged."""
-        self._held: list[str] | None = []
+        self._held: list[str] | None = None if whole is False else []
         """The text so far, while it may have to be a passage as a whole."""
         self._held_chars = 0
         self._plain: PlainText | None = None
@@ -139,9 +139,10 @@ class PatchText:
         if self._held is None:
             self._files.end()
             return True
-        if self._whole:
-            self.is_new_file()
-        return self._whole is not None
+        if self._whole is None:
+            return False
+        self.is_new_file()
+        return True
 
     def is_new_file(self) -> None:
         if self._held:

@@ -158,17 +158,17 @@ BUILT_IN_SHAPES = (
             "replace",
         ),
     ),
-    ToolShape(
-        names=("edit", "edit_file", "patch"),
-        introduced=("diff", "edits.*.diff"),
-        format=TextFormat.UNIFIED_DIFF,
-        operation=("op", "type"),
-    ),
     ToolShape(names=("edit",), introduced=("input",), format=TextFormat.HASHLINE),
     ToolShape(
         names=("apply_patch", "patch"),
         introduced=("input", "patch", "patchText", "patch_text"),
         format=TextFormat.APPLY_PATCH,
+    ),
+    ToolShape(
+        names=("edit", "edit_file", "patch"),
+        introduced=("diff", "edits.*.diff"),
+        format=TextFormat.UNIFIED_DIFF,
+        operation=("op", "type"),
     ),
     ToolShape(
         names=("apply_patch",),
@@ -208,4 +208,5 @@ BUILT_IN_SHAPES = (
         format=TextFormat.SHELL,
     ),
 )
-"""The tools that are known. Several shapes of one tool count together."""
+"""The tools that are known. Several shapes of one tool count together; text that is no
+JSON is in the first format of them that is not plain."""

@@ -123,6 +123,11 @@ def test_a_freeform_patch_is_read_as_it_is() -> None:
     assert not seen.reports
 
 
+def test_a_freeform_edit_is_hashline() -> None:
+    seen = at_any_cut("edit", "[a.ts#0001]\n3:\n+x: any\n[b.md#0002]\n+y")
+    assert seen.by_part() == {((), "a.ts"): "x: any", ((), "b.md"): "y"}
+
+
 def test_a_freeform_text_of_an_unknown_tool_is_one_passage() -> None:
     assert at_any_cut("write_sql", "SELECT * FROM users").by_part() == {(): "SELECT * FROM users"}
 
