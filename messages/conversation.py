@@ -83,6 +83,9 @@ class ReminderItem(Item, frozen=True, tag="reminder"):
     rules: tuple[str, ...]
     interrupted: bool = True
     """Whether an attempt was cut for it; otherwise it rides along."""
+    call_id: str | None = None
+    """The tool call in whose result it is sent, in front of the content; None for a
+    message of its own."""
 
 
 class AssistantItem(Item, frozen=True, tag="assistant"):

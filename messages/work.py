@@ -4,11 +4,10 @@ Every message about a stream, a timer or a tool run carries the attempt that it 
 to; whoever receives one of a finished attempt drops it (design.md section 4).
 """
 
-from typing import Any
-
 import msgspec
 
-from midstream.messages.conversation import ModelRequest
+from midstream.messages.conversation import AnyItem, ModelRequest
+from midstream.messages.events import SessionEnded
 from midstream.messages.stream import AnyStreamMessage
 from midstream.messages.verdict import Verdict
 
@@ -54,24 +53,16 @@ class StreamSettled(Work, frozen=True):
 
 
 class WatchAttempt(Work, frozen=True):
-    """An attempt begins: forget the passages of the last. `turn` counts the model's
-    messages in this conversation, aborted ones too (spec/ttsr.md 3.5)."""
+    """An attempt begins: forget the passages of the last.
+
+    `turn` counts the model's messages in this conversation, aborted ones too
+    (spec/ttsr.md 3.5). `recorded` are the rules whose reminders are in the context, each
+    with the turn at which it came there.
+    """
 
     attempt: int
     turn: int
-
-
-class RemindersDelivered(Work, frozen=True):
-    """These rules' reminders are in the context and on record, since `turn`."""
-
-    rules: tuple[str, ...]
-    turn: int
-
-
-class RemindersLost(Work, frozen=True):
-    """These rules' reminders did not reach the context; the rules are free again."""
-
-    rules: tuple[str, ...]
+    recorded: dict[str, int]
 
 
 # --- RuleMatcher to Session
@@ -112,12 +103,13 @@ class PassageOverflowed(Work, frozen=True):
 # --- Session to RetryScheduler, and back
 
 
-class ScheduleRetry(Work, frozen=True):
-    """Say `RetryDue` after `delay_s`, and `SettleOverdue` after `deadline_s`."""
+class StartTimers(Work, frozen=True):
+    """Say `RetryDue` after `retry_after_s` if that is not None, and `SettleOverdue` after
+    `deadline_s`. Earlier timers are forgotten."""
 
     attempt: int
-    delay_s: float
     deadline_s: float
+    retry_after_s: float | None = None
 
 
 class ForgetTimers(Work, frozen=True):
@@ -185,6 +177,14 @@ class ToolAnswer(Work, frozen=True):
     is_error: bool = False
 
 
+class ActorLost(Work, frozen=True):
+    """An actor of this session crashed. `stream_closed` says that it was the one that
+    held the stream, which is therefore over."""
+
+    reason: str
+    stream_closed: bool
+
+
 # --- Ledger to Session
 
 
@@ -192,7 +192,6 @@ class Recorded(Work, frozen=True):
     """What was asked to be written under `step` is in the store."""
 
     step: int
-    result: Any = None
 
 
 class RecordFailed(Work, frozen=True):
@@ -200,3 +199,32 @@ class RecordFailed(Work, frozen=True):
 
     step: int
     error: str
+
+
+# --- Session to Ledger (answered with `Recorded` or `RecordFailed`)
+
+
+class AcceptPrompt(Work, frozen=True):
+    """Put the prompt's items behind the conversation and begin the session's record."""
+
+    items: tuple[AnyItem, ...]
+
+
+class AppendItems(Work, frozen=True):
+    """Put items behind the conversation; reminders among them become injection records
+    of this turn and attempt, in the same transaction."""
+
+    items: tuple[AnyItem, ...]
+    turn: int
+    attempt: int
+
+
+class FinishSession(Work, frozen=True):
+    """Put the last items behind the conversation and end the session's record."""
+
+    items: tuple[AnyItem, ...]
+    turn: int
+    ended: SessionEnded
+
+
+Recording = AcceptPrompt | AppendItems | FinishSession

@@ -5,14 +5,15 @@ that is needed. The others have an automaton of an approximation, which says whe
 costly search of `backtracking.py` is worth its time, or none at all.
 """
 
-from functools import cached_property
-
 import regex
 
 from midstream.rules import ecmascript, emit, python_dialect
 from midstream.rules.approximation import approximate
 from midstream.rules.automaton import Automaton
+from midstream.rules.code_units import units
+from midstream.rules.dialect_error import UntranslatableError
 from midstream.rules.formula import TooComplex
+from midstream.rules.parsed_pattern import Opaque
 from midstream.rules.pattern_traits import max_width
 from midstream.rules.rule import Dialect
 from midstream.rules.syntax import (
@@ -40,7 +41,8 @@ class Condition:
     `automaton` decides alone if `exact`; otherwise it only says where a match is possible,
     and where it is None a match is possible everywhere. `reach` is how many units beyond
     its end a match depends on, or None if on all that follows. `resumable` says that a
-    match depends on nothing but its own text.
+    match depends on nothing but its own text. `pattern` is the condition for the `regex`
+    package, which finds the place of a match; None if that cannot express it.
     """
 
     def __init__(self, source: str, dialect: Dialect, tree: Node | None) -> None:
@@ -49,19 +51,19 @@ class Condition:
         self.tree = tree
         self.utf16 = dialect is Dialect.ECMASCRIPT
         self.automaton, self.exact = _automaton(tree, utf16=self.utf16)
+        self.pattern = self._compile_pattern()
         self.reach = None if tree is None else _reach(tree)
         self.resumable = tree is not None and not _has_assertions(tree)
 
-    @cached_property
-    def pattern(self) -> "regex.Pattern[str] | None":
-        """The condition for the `regex` package, or None if that cannot express it."""
+    def _compile_pattern(self) -> "regex.Pattern[str] | None":
+        """Compiled at once: the first match should not have to wait for it."""
         if self.dialect is Dialect.PYTHON:
             return regex.compile(self.source)
         if self.tree is None:
             return None
         try:
             return regex.compile(emit.to_regex(self.tree))
-        except emit.UntranslatableError:
+        except UntranslatableError:
             return None
 
     def require_pattern(self) -> "regex.Pattern[str]":
@@ -72,7 +74,7 @@ class Condition:
 
     def units(self, text: str) -> str:
         """`text` as `pattern` has to see it."""
-        return emit.units(text) if self.utf16 else text
+        return units(text) if self.utf16 else text
 
 
 def compile_condition(source: str, dialect: Dialect) -> Condition:
@@ -83,7 +85,7 @@ def compile_condition(source: str, dialect: Dialect) -> Condition:
     """
     if dialect is Dialect.PYTHON:
         parsed = python_dialect.parse(source)
-        tree = None if isinstance(parsed, python_dialect.Opaque) else parsed.tree
+        tree = None if isinstance(parsed, Opaque) else parsed.tree
         return Condition(source, dialect, tree)
     condition = Condition(source, dialect, ecmascript.parse(source).tree)
     if not condition.exact and condition.tree is not None:
@@ -116,9 +118,9 @@ def _reach(node: Node) -> int | None:
             return None
         case LineEnd() | Boundary():
             return 1
-        case Look(item, True, _):
-            return _sum(max_width(item), _reach(item))
-        case Look(item, False, _) | Group(item) | Repeat(item):
+        case Look(item, ahead):
+            return _sum(max_width(item), _reach(item)) if ahead else _reach(item)
+        case Group(item) | Repeat(item):
             return _reach(item)
         case Sequence(parts) | Choice(parts):
             reaches = [_reach(part) for part in parts]

@@ -1,0 +1,61 @@
+# The two commands that matter: `make run` and `make test`. Both set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ROOMS := actors doors messages midstream providers rules stores supervisors
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint types imports wheel bench clean FORCE
+
+help:
+	@echo "make run    watch the demo: answers that break a rule are cut, corrected, finished"
+	@echo "make test   run the tests"
+	@echo "make check  lint, types and import rules"
+	@echo "make wheel  build the wheel, install it alone, and run the demo from it"
+	@echo "make bench  the benchmarks"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "midstream needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=69"
+
+# A strict editable install links each file by itself, so it is renewed when a file is
+# added or goes away.
+$(VENV)/files: FORCE | $(BIN)/python
+	@find $(ROOMS) -type f -not -name '*.pyc' | sort > $@.new
+	@cmp -s $@.new $@ || mv $@.new $@
+	@rm -f $@.new
+
+$(VENV)/with-%: pyproject.toml README.md $(VENV)/files | $(BIN)/python
+	@echo "setting up midstream[$*] in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[$*]' --config-settings editable_mode=strict
+	@touch $@
+
+run: $(VENV)/with-all
+	@$(BIN)/midstream demo
+
+test: $(VENV)/with-test
+	$(BIN)/pytest $(ARGS)
+
+check: lint types imports
+
+lint: $(VENV)/with-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/with-check
+	$(BIN)/pyright
+
+imports: $(VENV)/with-check
+	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
+
+wheel: $(VENV)/with-test
+	$(BIN)/pytest tests/midstream/test_wheel.py
+
+bench: $(VENV)/with-test
+	$(BIN)/python bench/matching.py
+	$(BIN)/python bench/latency.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,185 @@
+"""Session: one accepted prompt, from its acceptance to its one terminal outcome.
+
+It owns the turn, and through the Ledger the conversation and the record. All decisions
+are those of `Turn`; this actor feeds it and carries out the effects, in order. A stop
+that waits in the mailbox is handled before anything else that waits there, so that
+nothing which was scheduled earlier can still start a request (design.md invariant 3).
+Whatever way the actor goes, the session is ended on record and announced, once.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from midstream.actors.actor import Actor
+from midstream.actors.address import Address
+from midstream.actors.announcer import Announce, AnnouncerMessage
+from midstream.actors.ledger import LedgerMessage, LoadConversation, Write
+from midstream.actors.outcome import Outcome
+from midstream.actors.retry_scheduler import SchedulerMessage
+from midstream.actors.rule_matcher import MatcherMessage
+from midstream.actors.stream_monitor import MonitorMessage
+from midstream.actors.turn import Message, Turn
+from midstream.actors.turn_effects import (
+    Abort,
+    DropTimers,
+    Effect,
+    Leave,
+    Publish,
+    Record,
+    RunCalls,
+    SetTimers,
+    Start,
+    StopCalls,
+)
+from midstream.actors.turn_settings import TurnSettings
+from midstream.messages.conversation import AnyItem
+from midstream.messages.errors import MidstreamError
+from midstream.messages.events import AnyEvent, SessionEnded
+from midstream.messages.lifecycle import AnyExit, Crashed, Down
+from midstream.messages.settle import settle_history
+from midstream.messages.work import (
+    AbortAttempt,
+    ActorLost,
+    Cancel,
+    FinishSession,
+    ForgetTimers,
+    Interrupt,
+    Recorded,
+    RecordFailed,
+    StartAttempt,
+    StartTimers,
+    WatchAttempt,
+)
+
+SessionMessage = Message | Down
+
+RECORD_DEADLINE_S = 30.0
+"""Seconds that a write may take before it counts as failed."""
+
+LAST_WORD_DEADLINE_S = 3.0
+"""Seconds for the terminal record when the session is stopped from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The addresses that a session talks to."""
+
+    monitor: Address[MonitorMessage]
+    matcher: Address[MatcherMessage]
+    scheduler: Address[SchedulerMessage]
+    ledger: Address[LedgerMessage]
+    announcer: Address[AnnouncerMessage]
+
+
+class Session(Actor[SessionMessage]):
+    """See the module. `outcome` is settled when the session has ended."""
+
+    def __init__(
+        self,
+        session_id: str,
+        settings: TurnSettings,
+        prompt: Sequence[AnyItem],
+        neighbours: Neighbours,
+        outcome: Outcome,
+    ) -> None:
+        self._session_id = session_id
+        self._settings = settings
+        self._turn = Turn(settings, (), {}, 0, 0.0)
+        self._prompt = prompt
+        self._neighbours = neighbours
+        self._outcome = outcome
+
+    async def started(self) -> None:
+        near = self._neighbours
+        self.watch(near.monitor)
+        self.watch(near.matcher)
+        settings = self._settings
+        conversation = await near.ledger.ask(
+            lambda reply: LoadConversation(settings.conversation_id, reply), RECORD_DEADLINE_S
+        )
+        context = settle_history(conversation.items, settings.format)
+        self._turn = Turn(
+            settings, context, conversation.recorded, conversation.turn, trio.current_time()
+        )
+        await self._carry_out(self._turn.begin(self._prompt))
+
+    async def handle_batch(self, messages: tuple[SessionMessage, ...]) -> None:
+        for message in stops_first(messages):
+            if isinstance(message, Down):
+                message = self._lost(message)
+            await self._carry_out(self._turn.receive(message, trio.current_time()))
+
+    async def stopped(self, reason: AnyExit) -> None:
+        crashed = isinstance(reason, Crashed)
+        why = reason.error if crashed else "stopped by its supervisor"
+        last = self._turn.abandon(why, trio.current_time(), crashed=crashed)
+        if last is None or not isinstance(last.recording, FinishSession):
+            return
+        try:
+            with trio.move_on_after(LAST_WORD_DEADLINE_S):
+                await self._ask_ledger(last)
+                await self._announce((last.recording.ended,))
+        finally:
+            self._outcome.settle(last.recording.ended)
+
+    def _lost(self, down: Down) -> ActorLost:
+        reason = down.reason.error if isinstance(down.reason, Crashed) else "stopped"
+        return ActorLost(f"{down.who}: {reason}", down.who == self._neighbours.monitor.who)
+
+    async def _carry_out(self, effects: Iterable[Effect]) -> None:
+        near = self._neighbours
+        for effect in effects:
+            match effect:
+                case Abort(attempt):
+                    near.monitor.tell_nowait(AbortAttempt(attempt))
+                case Publish(events):
+                    await self._announce(events)
+                case SetTimers(attempt, deadline_s, retry_after_s):
+                    await near.scheduler.tell(StartTimers(attempt, deadline_s, retry_after_s))
+                case DropTimers():
+                    await near.scheduler.tell(ForgetTimers())
+                case Start(attempt, turn, recorded, request):
+                    await near.matcher.tell(WatchAttempt(attempt, turn, recorded))
+                    await near.monitor.tell(StartAttempt(attempt, request))
+                case Record():
+                    self.spawn(self._write, effect)
+                case RunCalls() | StopCalls():
+                    pass
+                case Leave():
+                    self.end()
+
+    async def _announce(self, events: tuple[AnyEvent, ...]) -> None:
+        await self._neighbours.announcer.tell(Announce(self._session_id, events))
+        for event in events:
+            if isinstance(event, SessionEnded):
+                self._outcome.settle(event)
+
+    async def _write(self, record: Record) -> None:
+        try:
+            await self._ask_ledger(record)
+        except MidstreamError as error:
+            await self.address.tell(RecordFailed(record.step, str(error)))
+        else:
+            await self.address.tell(Recorded(record.step))
+
+    async def _ask_ledger(self, record: Record) -> None:
+        """The key makes it safe to write the same step twice."""
+        key = f"{self._session_id}/{record.step}"
+        await self._neighbours.ledger.ask(
+            lambda reply: Write(
+                self._session_id,
+                self._settings.conversation_id,
+                self._settings.provider,
+                key,
+                record.recording,
+                reply,
+            ),
+            RECORD_DEADLINE_S,
+        )
+
+
+def stops_first(messages: Sequence[SessionMessage]) -> list[SessionMessage]:
+    """The order in which waiting messages are handled: stops before all others."""
+    return sorted(messages, key=lambda message: not isinstance(message, Interrupt | Cancel))

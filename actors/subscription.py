@@ -1,0 +1,114 @@
+"""One subscriber's view of a session's events: bounded, and never in the stream's way.
+
+The Announcer pushes, one consumer iterates. A consumer that falls behind costs bounded
+memory: first adjacent deltas are joined, and when that is not enough, the subscription is
+closed with `Lagged`, which says from where to resume (design.md section 4).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+import trio
+
+from midstream.messages.errors import MidstreamError
+from midstream.messages.events import SessionEnded, SessionEvent, Text, Thinking
+
+DEFAULT_LIMIT_BYTES = 1_048_576
+"""What one subscription may hold."""
+
+_EVENT_OVERHEAD_BYTES = 200
+"""What an event without text takes, roughly."""
+
+
+class Lagged(MidstreamError):
+    """The subscriber was too slow; resume after sequence number `after`."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        super().__init__(f"too slow for this session's events; resume after number {after}")
+
+
+class Subscription:
+    """An async iterator over a session's events; it ends behind `SessionEnded`.
+
+    Raises `Lagged` when events had to be dropped. One task may iterate at a time.
+    """
+
+    def __init__(self, after: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._waiting: deque[SessionEvent] = deque()
+        self._bytes = 0
+        self._seen = after
+        self._lagged = False
+        self._closed = False
+        self._arrival = trio.Event()
+
+    def push(self, events: Iterable[SessionEvent]) -> None:
+        """Take events, in order. For the Announcer; never blocks."""
+        for event in events:
+            if self._closed or self._lagged:
+                return
+            self._take(event)
+        self._arrival.set()
+
+    def close(self) -> None:
+        """No event will come any more; what waits is still delivered."""
+        self._closed = True
+        self._arrival.set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether pushing to it is of no use any more."""
+        return self._closed or self._lagged
+
+    def _take(self, event: SessionEvent) -> None:
+        self._bytes += event_bytes(event)
+        crowded = self._bytes > self._limit_bytes // 2
+        joined = _join(self._waiting[-1], event) if crowded and self._waiting else None
+        if joined is None:
+            self._waiting.append(event)
+        else:
+            self._waiting[-1] = joined
+            self._bytes -= _EVENT_OVERHEAD_BYTES
+        if self._bytes > self._limit_bytes:
+            self._lagged = True
+            self._waiting.clear()
+        elif isinstance(event.event, SessionEnded):
+            self._closed = True
+
+    def __aiter__(self) -> "Subscription":
+        return self
+
+    async def __anext__(self) -> SessionEvent:
+        while not self._waiting:
+            if self._lagged:
+                raise Lagged(self._seen)
+            if self._closed:
+                raise StopAsyncIteration
+            self._arrival = trio.Event()
+            await self._arrival.wait()
+        event = self._waiting.popleft()
+        self._bytes -= event_bytes(event)
+        self._seen = event.sequence
+        return event
+
+
+def event_bytes(event: SessionEvent) -> int:
+    """What an event takes, in bytes, roughly and quickly."""
+    if isinstance(event.event, Text | Thinking):
+        return _EVENT_OVERHEAD_BYTES + len(event.event.text) * 4
+    if isinstance(event.event, SessionEnded):
+        return _EVENT_OVERHEAD_BYTES
+    return _EVENT_OVERHEAD_BYTES * 4
+
+
+def _join(before: SessionEvent, after: SessionEvent) -> SessionEvent | None:
+    """Two deltas of one kind and attempt as one, under the later number."""
+    match before.event, after.event:
+        case (Text(a, left), Text(b, right)) if a == b:
+            return msgspec.structs.replace(after, event=Text(a, left + right))
+        case (Thinking(a, left), Thinking(b, right)) if a == b:
+            return msgspec.structs.replace(after, event=Thinking(a, left + right))
+        case _:
+            return None

@@ -1,0 +1,562 @@
+"""The course of one session as a pure state machine: messages in, effects out.
+
+A session is one accepted prompt. `Turn` decides everything about it: when a stream
+starts, that it is cut, what the model is told, when it is tried again, how the session
+ends. It does no I/O and has no clock; `Session` feeds it and carries out what it answers.
+
+The abort path, from top to bottom: `_on_batch` sees an interrupting verdict, `_cut`
+answers with `Abort` before anything else and moves to `Settling`; `_when_settled` goes on
+when the delay has passed *and* the stream is closed; `_retry` writes the reminder, and
+`_start_attempt` runs once that is on record.
+
+    Opening ──▶ Streaming ──▶ Settling ──▶ Recording ──▶ Streaming ...
+                    │             │            │
+                    └─────────────┴────────────┴──▶ Recording(Finish) ──▶ Ended
+
+Stop is an epoch (design.md invariant 3): once a stop was asked for, no phase leads back
+to `Streaming`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from midstream.actors.turn_effects import (
+    Abort,
+    DropTimers,
+    Effect,
+    Leave,
+    Publish,
+    Record,
+    RunCalls,
+    SetTimers,
+    Start,
+    StopCalls,
+)
+from midstream.actors.turn_phases import (
+    Conclusion,
+    EndNow,
+    Over,
+    Phase,
+    Retry,
+    RunNext,
+    RunningCalls,
+    Settling,
+    StartNext,
+    Streaming,
+    Wait,
+    Writing,
+)
+from midstream.actors.turn_settings import ContextMode, OnExhausted, TurnSettings
+from midstream.messages.accumulate import Accumulator, PartialTranscript, StreamState
+from midstream.messages.conversation import (
+    AnyItem,
+    AssistantItem,
+    ModelRequest,
+    ReminderItem,
+    ToolCallPart,
+    ToolResultItem,
+)
+from midstream.messages.events import (
+    AnyEvent,
+    AttemptLost,
+    AttemptStarted,
+    PassageCapped,
+    ReminderInjected,
+    Retracted,
+    RetryScheduled,
+    RuleSuspended,
+    RuleTriggered,
+    SessionEnded,
+    SessionStarted,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.record import SessionStatus
+from midstream.messages.settle import Ending, Outcome, settle
+from midstream.messages.stream import (
+    AnyStreamMessage,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+)
+from midstream.messages.usage import Usage
+from midstream.messages.verdict import Verdict, VerdictAction
+from midstream.messages.work import (
+    AcceptPrompt,
+    ActorLost,
+    AppendItems,
+    Cancel,
+    ConditionSuspended,
+    FinishSession,
+    Interrupt,
+    PassageOverflowed,
+    Recorded,
+    RecordFailed,
+    Recording,
+    RetryDue,
+    SettleOverdue,
+    ToolFinished,
+    WatchedBatch,
+    WatchedEnd,
+)
+from midstream.rules.reminder import render
+
+Message = (
+    WatchedBatch
+    | WatchedEnd
+    | RetryDue
+    | SettleOverdue
+    | Interrupt
+    | Cancel
+    | Recorded
+    | RecordFailed
+    | ToolFinished
+    | ActorLost
+    | ConditionSuspended
+    | PassageOverflowed
+)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What the live attempt owns; it ends with it on every exit (spec/ttsr.md 0.8)."""
+
+    heard: Accumulator
+    deferred: list[Verdict] = field(default_factory=list[Verdict])
+    folded: list[Verdict] = field(default_factory=list[Verdict])
+
+
+class Turn:
+    """One session's course.
+
+    `context` are the items that the conversation already holds, `recorded` the rules
+    whose reminders are among them, `turn` how many messages the model has written there,
+    `now` the time in seconds at which the prompt was accepted.
+    """
+
+    def __init__(
+        self,
+        settings: TurnSettings,
+        context: Sequence[AnyItem],
+        recorded: dict[str, int],
+        turn: int,
+        now: float,
+    ) -> None:
+        self._settings = settings
+        self._context: tuple[AnyItem, ...] = tuple(context)
+        self._recorded = dict(recorded)
+        self._turn = turn
+        self._began_at = now
+        self._now = now
+        self._number = 0
+        self._step = 0
+        self._attempt = _Attempt(Accumulator(settings.format))
+        self._usage: Usage | None = None
+        self._output = ""
+        self._exhausted: str | None = None
+        self.phase: Phase = Over()
+
+    def begin(self, prompt: Sequence[AnyItem]) -> list[Effect]:
+        """Accept the prompt; nothing starts before it is on record."""
+        return self._write(AcceptPrompt(tuple(prompt)), StartNext(tuple(prompt)))
+
+    def receive(self, message: Message, now: float) -> list[Effect]:
+        """What to do about `message`, which came at `now`. Stale messages have no effect."""
+        self._now = now
+        match message, self.phase:
+            case WatchedBatch(attempt=attempt), Streaming(live) if attempt == live:
+                return self._on_batch(message)
+            case WatchedEnd(attempt), Streaming(live) if attempt == live:
+                return self._on_stream_end()
+            case WatchedEnd(attempt), Settling(live) if attempt == live:
+                return self._when_settled(Wait.SETTLED)
+            case RetryDue(attempt), Settling(live) if attempt == live:
+                return self._when_settled(Wait.DELAY)
+            case SettleOverdue(attempt), Settling(live) if attempt == live:
+                return self._on_overdue()
+            case ActorLost(), _:
+                return self._on_lost(message)
+            case ((Interrupt() | Cancel()), _):
+                return self._on_stop(message)
+            case Recorded(step), Writing(expected) if step == expected:
+                return self._on_recorded()
+            case RecordFailed(step, error), Writing(expected) if step == expected:
+                return self._on_record_failed(error)
+            case ToolFinished(attempt=attempt), RunningCalls(live) if attempt == live:
+                return self._on_tool_finished(message)
+            case ConditionSuspended(_, rule, condition, reason), _:
+                return [Publish((RuleSuspended(rule, condition, reason),))]
+            case PassageOverflowed(attempt, source, limit_chars), Streaming():
+                return [Publish((PassageCapped(attempt, source, limit_chars),))]
+            case _:
+                return []
+
+    # --- the stream
+
+    def _start_attempt(self) -> list[Effect]:
+        self._number += 1
+        self._turn += 1
+        self._attempt = _Attempt(Accumulator(self._settings.format))
+        self.phase = Streaming(self._number)
+        request = ModelRequest(
+            model=self._settings.model,
+            items=self._context,
+            system=self._settings.system,
+            tools=self._settings.tools,
+            max_tokens=self._settings.max_tokens,
+            options=self._settings.options,
+        )
+        return [
+            Publish((AttemptStarted(self._number),)),
+            Start(self._number, self._turn, dict(self._recorded), request),
+        ]
+
+    def _on_batch(self, batch: WatchedBatch) -> list[Effect]:
+        self._attempt.heard.feed(batch.messages)
+        violations = self._interrupting(batch.verdicts)
+        if violations:
+            latency_us = round((self._now - batch.arrived_at) * 1e6)
+            return self._cut(batch.attempt, batch.verdicts, violations, latency_us)
+        for verdict in batch.verdicts:
+            self._keep_in_mind(verdict)
+        events: list[AnyEvent] = list(_shown(batch.attempt, batch.messages))
+        events += [RuleTriggered(batch.attempt, verdict) for verdict in batch.verdicts]
+        return [Publish(tuple(events))] if events else []
+
+    def _interrupting(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+        """The verdicts for which the stream is cut, with those that ride along."""
+        actions = {VerdictAction.INTERRUPT}
+        if self._settings.on_exhausted is OnExhausted.FAIL:
+            actions.add(VerdictAction.EXHAUSTED)
+        if not any(verdict.action in actions for verdict in verdicts):
+            return ()
+        actions.add(VerdictAction.RIDE_ALONG)
+        return tuple(verdict for verdict in verdicts if verdict.action in actions)
+
+    def _keep_in_mind(self, verdict: Verdict) -> None:
+        match verdict.action:
+            case VerdictAction.DEFER:
+                self._attempt.deferred.append(verdict)
+            case VerdictAction.FOLD:
+                self._attempt.folded.append(verdict)
+            case VerdictAction.EXHAUSTED:
+                self._exhausted = f"{verdict.rule}: {verdict.reason}"
+            case _:
+                pass
+
+    def _cut(
+        self,
+        attempt: int,
+        verdicts: tuple[Verdict, ...],
+        violations: tuple[Verdict, ...],
+        latency_us: int,
+    ) -> list[Effect]:
+        """Abort now; tell everybody afterwards."""
+        spent = next((v for v in violations if v.action is VerdictAction.EXHAUSTED), None)
+        then = Retry(violations)
+        if spent is not None:
+            then = Conclusion(SessionStatus.CAPPED, f"{spent.rule}: {spent.reason}")
+        self.phase = Settling(attempt, frozenset(Wait), then)
+        names = ", ".join(dict.fromkeys(verdict.rule for verdict in violations))
+        events: list[AnyEvent] = [
+            RuleTriggered(attempt, verdict, latency_us if verdict in violations else None)
+            for verdict in verdicts
+        ]
+        events.append(Retracted(attempt, names))
+        events.append(RetryScheduled(attempt, self._settings.retry_delay_s))
+        return [
+            Abort(attempt),
+            self._timers(attempt, self._settings.retry_delay_s),
+            Publish(tuple(events)),
+        ]
+
+    def _timers(self, attempt: int, retry_after_s: float | None = None) -> SetTimers:
+        return SetTimers(attempt, self._settings.settle_deadline_s, retry_after_s)
+
+    def _when_settled(self, done: Wait) -> list[Effect]:
+        assert isinstance(self.phase, Settling)
+        phase = self.phase
+        waits = phase.waits - {done}
+        self.phase = Settling(phase.attempt, waits, phase.then)
+        if waits:
+            return []
+        return [DropTimers(), *self._after_settling(phase.then)]
+
+    def _after_settling(self, then: Retry | Conclusion) -> list[Effect]:
+        partial = self._attempt.heard.snapshot()
+        self._count(partial)
+        if isinstance(then, Conclusion):
+            stopped = then.status is SessionStatus.CANCELLED
+            ending = Ending.INTERRUPTED if stopped else Ending.FAILED
+            return self._finish(then, self._settled(partial, ending))
+        return self._retry(then, partial)
+
+    def _retry(self, then: Retry, partial: PartialTranscript) -> list[Effect]:
+        if (spent := self._spent_budget()) is not None:
+            return self._finish(
+                Conclusion(SessionStatus.CAPPED, spent), self._settled(partial, Ending.FAILED)
+            )
+        if not then.violations:
+            return self._start_attempt()
+        kept: tuple[AnyItem, ...] = ()
+        if self._settings.context_mode is ContextMode.KEEP:
+            kept = self._settled(partial, Ending.STEERED)
+        reminder = self._reminder(then.violations, interrupted=True)
+        return self._append((*kept, reminder))
+
+    def _on_overdue(self) -> list[Effect]:
+        assert isinstance(self.phase, Settling)
+        reason = "the stream was told to close and did not"
+        self._count(self._attempt.heard.snapshot())
+        return self._finish(Conclusion(SessionStatus.FAILED, reason), ())
+
+    def _on_stream_end(self) -> list[Effect]:
+        partial = self._attempt.heard.snapshot()
+        self._count(partial)
+        if partial.state is StreamState.FINISHED:
+            return self._complete(partial)
+        failure = partial.failure or ProviderFailure(
+            FailureKind.PROTOCOL, "the stream ended without its terminal event"
+        )
+        status = _STATUS_OF_FAILURE.get(failure.kind, SessionStatus.FAILED)
+        return self._finish(
+            Conclusion(status, failure.message, failure), self._settled(partial, Ending.FAILED)
+        )
+
+    def _complete(self, partial: PartialTranscript) -> list[Effect]:
+        """The model has said what it wanted to say: run its calls, remind, or end."""
+        items = self._settled(partial, Ending.FINISHED)
+        self._output = partial.text or self._output
+        calls = _open_calls(items)
+        if calls and self._settings.runs_tools:
+            return self._append(items, calls)
+        if self._attempt.deferred and not calls:
+            if (spent := self._spent_budget()) is not None:
+                return self._finish(Conclusion(SessionStatus.CAPPED, spent), items)
+            return self._append((*items, self._reminder(self._attempt.deferred, interrupted=False)))
+        status = SessionStatus.CAPPED if self._exhausted else SessionStatus.COMPLETED
+        conclusion = Conclusion(status, self._exhausted, stop_reason=partial.stop_reason)
+        return self._finish(conclusion, items)
+
+    # --- tools
+
+    def _run_calls(self, calls: tuple[ToolCallPart, ...]) -> list[Effect]:
+        self.phase = RunningCalls(self._number, frozenset(call.call_id for call in calls))
+        return [RunCalls(self._number, calls)]
+
+    def _on_tool_finished(self, answer: ToolFinished) -> list[Effect]:
+        assert isinstance(self.phase, RunningCalls)
+        phase = self.phase
+        if answer.call_id not in phase.waiting:
+            return []
+        result = ToolResultItem(answer.call_id, answer.tool, answer.content, answer.is_error)
+        shown = ToolResult(answer.call_id, answer.tool, answer.content, answer.is_error)
+        waiting = phase.waiting - {answer.call_id}
+        self.phase = RunningCalls(phase.attempt, waiting, (*phase.results, result))
+        effects: list[Effect] = [Publish((shown,))]
+        return effects if waiting else effects + self._go_on_with(self.phase.results)
+
+    def _go_on_with(self, results: tuple[ToolResultItem, ...]) -> list[Effect]:
+        """All calls are answered: their reminders go with them, and the model goes on."""
+        items: list[AnyItem] = list(results)
+        for result in results:
+            about = [v for v in self._attempt.folded if v.call_id == result.call_id]
+            if about:
+                items.append(self._reminder(about, interrupted=False, call_id=result.call_id))
+        if self._attempt.deferred:
+            items.append(self._reminder(self._attempt.deferred, interrupted=False))
+        return self._append(tuple(items))
+
+    # --- stopping, and what goes wrong
+
+    def _on_stop(self, message: Interrupt | Cancel) -> list[Effect]:
+        reason = "interrupted by the user" if isinstance(message, Interrupt) else message.reason
+        conclusion = Conclusion(SessionStatus.CANCELLED, reason)
+        match self.phase:
+            case Streaming(attempt):
+                self.phase = Settling(attempt, frozenset({Wait.SETTLED}), conclusion)
+                return [Abort(attempt), self._timers(attempt)]
+            case Settling(attempt, waits, Retry()):
+                self.phase = Settling(attempt, waits, conclusion)
+                return self._when_settled(Wait.DELAY)
+            case Writing(step, recording, StartNext() | RunNext() as then, None):
+                self.phase = Writing(step, recording, then, conclusion)
+                return []
+            case RunningCalls(attempt, _, results):
+                return [StopCalls(attempt), *self._finish(conclusion, results)]
+            case _:
+                return []
+
+    def _on_lost(self, lost: ActorLost) -> list[Effect]:
+        """A crash costs the attempt, never the watch: unwatched output is not delivered."""
+        match self.phase:
+            case Streaming(attempt):
+                self.phase = Settling(attempt, frozenset(Wait), Retry(()))
+                events = (AttemptLost(attempt, lost.reason), Retracted(attempt, lost.reason))
+                effects: list[Effect] = [
+                    Abort(attempt),
+                    self._timers(attempt, self._settings.retry_delay_s),
+                    Publish(events),
+                ]
+                return effects + (self._when_settled(Wait.SETTLED) if lost.stream_closed else [])
+            case Settling() if lost.stream_closed:
+                return self._when_settled(Wait.SETTLED)
+            case _:
+                return []
+
+    def _spent_budget(self) -> str | None:
+        """Why nothing more may be started for this prompt, or None if it may."""
+        budget = self._settings.budget
+        if self._number > budget.max_restarts:
+            return f"{self._number} attempts were made for this prompt"
+        if self._now - self._began_at >= budget.max_s:
+            return f"this prompt has taken {budget.max_s:g} seconds"
+        output_tokens = (self._usage or Usage()).output_tokens or 0
+        if budget.max_output_tokens is not None and output_tokens >= budget.max_output_tokens:
+            return f"{output_tokens} output tokens were spent on this prompt"
+        return None
+
+    def abandon(self, reason: str, now: float, *, crashed: bool) -> Record | None:
+        """The last write when the session's actor goes before the session is over.
+
+        None if it was over. A terminal write that was under way is repeated as it was.
+        """
+        self._now = now
+        match self.phase:
+            case Over():
+                return None
+            case Writing(step, FinishSession() as recording):
+                return Record(step, recording)
+            case Settling(then=Retry(())):
+                crashed = True
+            case _:
+                pass
+        items: tuple[AnyItem, ...] = ()
+        if isinstance(self.phase, Streaming | Settling):
+            items = self._settled(self._attempt.heard.snapshot(), Ending.FAILED)
+        status = SessionStatus.FAILED if crashed else SessionStatus.CANCELLED
+        self._finish(Conclusion(status, reason), items)
+        assert isinstance(self.phase, Writing)
+        return Record(self.phase.step, self.phase.recording)
+
+    # --- the record
+
+    def _append(
+        self, items: tuple[AnyItem, ...], calls: tuple[ToolCallPart, ...] = ()
+    ) -> list[Effect]:
+        then = RunNext(items, calls) if calls else StartNext(items)
+        return self._write(AppendItems(items, self._turn, self._number), then)
+
+    def _finish(self, conclusion: Conclusion, items: Sequence[AnyItem]) -> list[Effect]:
+        ended = self._ended(conclusion)
+        return self._write(FinishSession(tuple(items), self._turn, ended), EndNow(ended))
+
+    def _ended(self, conclusion: Conclusion) -> SessionEnded:
+        return SessionEnded(
+            status=conclusion.status,
+            output=self._output,
+            stop_reason=conclusion.stop_reason,
+            reason=conclusion.reason,
+            failure=conclusion.failure,
+            usage=self._usage or Usage(),
+            attempts=self._number,
+            duration_ms=max(0, round((self._now - self._began_at) * 1000)),
+        )
+
+    def _write(self, recording: Recording, then: StartNext | RunNext | EndNow) -> list[Effect]:
+        self._step += 1
+        self.phase = Writing(self._step, recording, then)
+        return [Record(self._step, recording)]
+
+    def _on_recorded(self) -> list[Effect]:
+        assert isinstance(self.phase, Writing)
+        then, stop = self.phase.then, self.phase.stop
+        if isinstance(then, EndNow):
+            self.phase = Over()
+            return [Publish((then.ended,)), Leave()]
+        effects = self._take_into_context(then.items)
+        if stop is not None:
+            return effects + self._finish(stop, ())
+        if isinstance(then, RunNext):
+            return effects + self._run_calls(then.calls)
+        return effects + self._start_attempt()
+
+    def _on_record_failed(self, error: str) -> list[Effect]:
+        assert isinstance(self.phase, Writing)
+        then = self.phase.then
+        if isinstance(then, EndNow):
+            self.phase = Over()
+            ended = msgspec.structs.replace(
+                then.ended, status=SessionStatus.FAILED, reason=f"not recorded: {error}"
+            )
+            return [Publish((ended,)), Leave()]
+        return self._finish(Conclusion(SessionStatus.FAILED, f"not recorded: {error}"), ())
+
+    def _take_into_context(self, items: tuple[AnyItem, ...]) -> list[Effect]:
+        first = not self._context and not self._number
+        self._context += items
+        events: list[AnyEvent] = []
+        if not self._number:
+            events.append(self._started())
+        for item in items:
+            if isinstance(item, ReminderItem):
+                self._recorded.update(dict.fromkeys(item.rules, self._turn))
+                events.append(ReminderInjected(item.rules, item.text))
+        return [Publish(tuple(events))] if events or first else []
+
+    def _started(self) -> SessionStarted:
+        settings = self._settings
+        return SessionStarted(settings.conversation_id, settings.provider, settings.model)
+
+    # --- pieces
+
+    def _settled(self, partial: PartialTranscript, ending: Ending) -> tuple[AnyItem, ...]:
+        return settle(partial, Outcome(ending), self._settings.format)
+
+    def _reminder(
+        self, verdicts: Sequence[Verdict], *, interrupted: bool, call_id: str | None = None
+    ) -> ReminderItem:
+        text = render(verdicts, cwd=self._settings.cwd, home=self._settings.home)
+        rules = tuple(dict.fromkeys(verdict.rule for verdict in verdicts))
+        return ReminderItem(text, rules, interrupted, call_id)
+
+    def _count(self, partial: PartialTranscript) -> None:
+        self._usage = partial.usage if self._usage is None else self._usage.plus(partial.usage)
+
+
+_STATUS_OF_FAILURE = {
+    FailureKind.RATE_LIMITED: SessionStatus.RATE_LIMITED,
+    FailureKind.OVERLOADED: SessionStatus.RATE_LIMITED,
+    FailureKind.TIMEOUT: SessionStatus.TIMEOUT,
+}
+
+
+def _shown(attempt: int, messages: Iterable[AnyStreamMessage]) -> Iterable[AnyEvent]:
+    """What the outside sees of stream messages."""
+    for message in messages:
+        match message:
+            case TextDelta(_, text):
+                yield Text(attempt, text)
+            case ThinkingDelta(_, text):
+                yield Thinking(attempt, text)
+            case ToolCallFinished(_, call_id, name, arguments):
+                yield ToolUse(attempt, call_id, name, arguments)
+            case _:
+                pass
+
+
+def _open_calls(items: Iterable[AnyItem]) -> tuple[ToolCallPart, ...]:
+    """The calls of the message that nothing has answered yet."""
+    answered = {item.call_id for item in items if isinstance(item, ToolResultItem)}
+    return tuple(
+        part
+        for item in items
+        if isinstance(item, AssistantItem)
+        for part in item.parts
+        if isinstance(part, ToolCallPart) and part.call_id not in answered
+    )

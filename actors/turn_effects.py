@@ -1,0 +1,68 @@
+"""What a turn answers: things to do, in this order, carried out by `Session`."""
+
+from dataclasses import dataclass
+
+from midstream.messages.conversation import ModelRequest, ToolCallPart
+from midstream.messages.events import AnyEvent
+from midstream.messages.work import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Close the connection of this attempt, before anything else is done."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Watch and open the stream of this attempt."""
+
+    attempt: int
+    turn: int
+    recorded: dict[str, int]
+    request: ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimers:
+    attempt: int
+    deadline_s: float
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropTimers:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write this; the answer carries `step`."""
+
+    step: int
+    recording: Recording
+
+
+@dataclass(frozen=True, slots=True)
+class RunCalls:
+    attempt: int
+    calls: tuple[ToolCallPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopCalls:
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    events: tuple[AnyEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The session is over and on record."""
+
+
+Effect = Abort | Start | SetTimers | DropTimers | Record | RunCalls | StopCalls | Publish | Leave

@@ -1,0 +1,57 @@
+"""What a turn has to know before it begins; none of it changes while it runs."""
+
+from enum import Enum
+
+import msgspec
+
+from midstream.messages.conversation import ToolSpec
+
+
+class ContextMode(Enum):
+    """What a retry sees of the attempt that was cut (spec/ttsr.md 2)."""
+
+    DISCARD = "discard"
+    KEEP = "keep"
+
+
+class OnExhausted(Enum):
+    """What happens to a violation when the retry budget is spent (spec/ttsr.md 0.7)."""
+
+    DELIVER = "deliver"
+    FAIL = "fail"
+
+
+class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """What midstream may start by itself for one prompt (design.md invariant 7).
+
+    Attempts beyond the first, output tokens of all attempts, seconds since the prompt.
+    """
+
+    max_restarts: int = 16
+    max_output_tokens: int | None = None
+    max_s: float = 900.0
+
+
+class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn has to know; it does not change while the turn runs."""
+
+    conversation_id: str
+    provider: str
+    format: str
+    model: str
+    system: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    runs_tools: bool = False
+    """Whether completed calls are run, or answered by the host, within this session."""
+    max_tokens: int | None = None
+    options: dict[str, object] = msgspec.field(default_factory=dict[str, object])
+    cwd: str = ""
+    home: str = ""
+    """Paths in reminders are shown relative to these."""
+    context_mode: ContextMode = ContextMode.DISCARD
+    on_exhausted: OnExhausted = OnExhausted.DELIVER
+    retry_delay_s: float = 0.05
+    """Seconds between an abort and the retry, at least (spec/ttsr.md 0.8)."""
+    settle_deadline_s: float = 10.0
+    """Seconds after which a stream that was told to close counts as lost."""
+    budget: PromptBudget = PromptBudget()

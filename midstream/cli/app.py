@@ -1,0 +1,110 @@
+"""The commands and their options; each does its work in a module of its own."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import trio
+import typer
+
+from midstream.cli.demo import run_demo
+from midstream.cli.run import RunOptions, run_prompt
+from midstream.messages.errors import MidstreamError
+
+app = typer.Typer(
+    name="midstream",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Listens while a model talks: aborts on a rule, says why, lets it try again.",
+)
+
+T = TypeVar("T")
+
+Json = Annotated[bool, typer.Option("--json", help="Print events as NDJSON, one a line.")]
+
+
+@app.callback()
+def midstream() -> None:
+    """Listens while a model talks: aborts on a rule, says why, lets it try again."""
+
+
+@app.command()
+def demo(
+    json: Json = False,
+    speed: Annotated[float, typer.Option(help="Times the pace of reading.", min=0.1)] = 1.0,
+) -> None:
+    """Watch two answers being cut, corrected and finished. Needs no key and no network.
+
+    A server on this machine speaks Anthropic's wire format; the real provider connects.
+    """
+    _run(run_demo, json, speed)
+
+
+@app.command()
+def run(
+    prompt: Annotated[str, typer.Argument(help="What to ask the model.")] = "",
+    provider: Annotated[
+        str | None,
+        typer.Option(help="anthropic, openai, openai_responses; by default as configured."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model to ask.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Where the provider listens.")] = None,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(help="A rule file or a directory of them; may be given several times."),
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Play a recorded stream instead of asking a model.")
+    ] = None,
+    pace: Annotated[
+        float | None, typer.Option(help="With --replay: seconds between events.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Continue this conversation.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file; by default ./midstream.toml.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Ask a model, or replay a recorded stream, with rules listening.
+
+    Ctrl-C lets the model stop and ends cleanly; a second one ends at once.
+    """
+    options = RunOptions(
+        prompt=prompt,
+        provider=provider,
+        model=model,
+        base_url=base_url,
+        rules=tuple(rules or ()),
+        replay=replay,
+        pace_s=pace,
+        system=system,
+        conversation=conversation,
+        config=config,
+        json=json,
+    )
+    _run(run_prompt, options)
+
+
+def _run(command: Callable[..., Awaitable[int]], *arguments: object) -> None:
+    """Run an async command; its return value is the exit code, our errors are one line."""
+    try:
+        code = trio.run(command, *arguments)
+    except (MidstreamError, KeyboardInterrupt, BaseExceptionGroup) as error:
+        code = _explained(error)
+    sys.exit(code)
+
+
+def _explained(error: BaseException) -> int:
+    """The exit code of an error that we understand, after saying it; others are raised."""
+    cause = error
+    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    if isinstance(cause, KeyboardInterrupt):
+        return 130
+    if isinstance(cause, MidstreamError):
+        typer.secho(f"midstream: {cause}", fg="red", err=True)
+        return 2
+    raise error

@@ -1,0 +1,150 @@
+"""Shows a session's events: in colour on a terminal, as plain lines elsewhere, or as NDJSON.
+
+One renderer for each. The terminal one prints prose as it comes; when an attempt is cut it
+says where, by which rule and how fast, then what the model is told.
+"""
+
+from typing import Protocol
+
+import msgspec
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text as Styled
+
+from midstream.messages.events import (
+    AnyEvent,
+    AttemptLost,
+    AttemptStarted,
+    PassageCapped,
+    ReminderInjected,
+    Retracted,
+    RuleSuspended,
+    RuleTriggered,
+    SessionEnded,
+    SessionEvent,
+    SessionStarted,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from midstream.messages.record import SessionStatus
+from midstream.messages.verdict import Verdict, VerdictAction
+
+
+class Display(Protocol):
+    """Takes events in order."""
+
+    def show(self, event: SessionEvent) -> None: ...
+
+
+class NdjsonDisplay:
+    """Each event as one JSON object on one line, as it is on the wire."""
+
+    def __init__(self, console: Console) -> None:
+        self._file = console.file
+
+    def show(self, event: SessionEvent) -> None:
+        self._file.write(msgspec.json.encode(event).decode() + "\n")
+        self._file.flush()
+
+
+class TerminalDisplay:
+    """For people. Colours and panels go away by themselves where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._inline = ""
+
+    def show(self, event: SessionEvent) -> None:
+        self._show(event.event)
+
+    def _show(self, event: AnyEvent) -> None:
+        match event:
+            case SessionStarted(conversation_id, provider, model):
+                asked = f"{provider} {model}".strip()
+                self._line(f"asking {asked}, conversation {conversation_id}", "dim")
+            case AttemptStarted(attempt):
+                self._line(f"attempt {attempt}", "bold")
+            case Text(_, text):
+                self._stream("text", text, "")
+            case Thinking(_, text):
+                self._stream("thinking", text, "dim italic")
+            case ToolUse(_, _, tool, arguments):
+                self._line(f"→ {tool} {shortened(arguments, 300)}", "cyan")
+            case ToolResult(_, tool, content, is_error):
+                style = "red" if is_error else "green"
+                self._line(f"← {tool}: {shortened(content, 300)}", style)
+            case RuleTriggered(_, verdict, latency_us):
+                self._verdict(verdict, latency_us)
+            case Retracted(attempt):
+                self._line(f"attempt {attempt} is void", "dim")
+            case ReminderInjected(_, text):
+                self._panel(text)
+            case AttemptLost(attempt, reason):
+                self._line(f"attempt {attempt} was lost: {reason}", "red")
+            case RuleSuspended(rule, condition, reason):
+                self._line(f"rule {rule} is suspended: {condition}: {reason}", "yellow")
+            case PassageCapped(_, source, limit_chars):
+                self._line(f"a {source} passage is longer than {limit_chars} characters", "yellow")
+            case SessionEnded():
+                self._end(event)
+            case _:
+                pass
+
+    def _verdict(self, verdict: Verdict, latency_us: int | None) -> None:
+        where = verdict.source if verdict.tool is None else f"{verdict.tool} call"
+        if verdict.path:
+            where += f" for {verdict.path}"
+        if verdict.offset_chars is not None:
+            where += f", character {verdict.offset_chars}"
+        if verdict.action is VerdictAction.INTERRUPT:
+            speed = "" if latency_us is None else f", {latency_us} µs after the bytes arrived"
+            self._line(f"✂ cut by {verdict.rule} in {where}{speed}", "bold red")
+        else:
+            because = f" ({verdict.reason})" if verdict.reason else ""
+            self._line(f"· {verdict.rule} matched in {where}: {verdict.action}{because}", "yellow")
+        self._line(f"  {shortened(' '.join(verdict.excerpt.split()), 160)}", "red dim")
+
+    def _end(self, ended: SessionEnded) -> None:
+        good = ended.status is SessionStatus.COMPLETED
+        because = f": {ended.reason}" if ended.reason else ""
+        stop = f" ({ended.stop_reason})" if ended.stop_reason else ""
+        attempts = f"{ended.attempts} attempt" + ("s" if ended.attempts != 1 else "")
+        self._line(
+            f"{ended.status}{because}{stop} after {attempts}, {ended.duration_ms} ms",
+            "bold green" if good else "bold yellow",
+        )
+
+    def _stream(self, kind: str, text: str, style: str) -> None:
+        if self._inline != kind:
+            self._break()
+            self._inline = kind
+        self._console.print(Styled(text, style), end="", soft_wrap=True)
+        self._console.file.flush()
+
+    def _line(self, text: str, style: str) -> None:
+        self._break()
+        self._console.print(Styled(text, style), soft_wrap=True)
+
+    def _panel(self, text: str) -> None:
+        self._break()
+        if self._console.is_terminal:
+            self._console.print(Panel(Styled(text), title="the model is told", style="magenta"))
+        else:
+            self._console.print(Styled(f"the model is told:\n{text}"), soft_wrap=True)
+
+    def _break(self) -> None:
+        if self._inline:
+            self._console.print()
+            self._inline = ""
+
+
+def display_for(console: Console, *, json: bool) -> Display:
+    """The display that fits."""
+    return NdjsonDisplay(console) if json else TerminalDisplay(console)
+
+
+def shortened(text: str, most: int) -> str:
+    """`text`, cut to `most` characters with an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "…"

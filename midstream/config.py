@@ -1,0 +1,176 @@
+"""The configuration: one file, `midstream.toml`, and the same as a value.
+
+Every key is checked when the file is read; a wrong key or type is one `ConfigError` that
+names file, key and mend, and nothing is started. Keys of secrets hold the *name* of an
+environment variable, never the secret.
+"""
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from midstream.actors.turn_settings import ContextMode, OnExhausted
+from midstream.messages.errors import ConfigError
+from midstream.rules.rule import InterruptMode, RepeatMode
+
+CONFIG_FILE = "midstream.toml"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the tables of the file."""
+
+
+class ProviderConfig(Section, frozen=True, kw_only=True):
+    """`[provider]`: where streams come from."""
+
+    name: str = "anthropic"
+    """`anthropic`, `openai` (Chat Completions), `openai_responses` or `replay`."""
+    model: str = ""
+    """Empty for the provider's default."""
+    base_url: str | None = None
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key; None for the usual one."""
+    max_tokens: int | None = None
+    file: str | None = None
+    """For `replay`: the recorded stream."""
+    pace_s: float | None = None
+    """For `replay`: seconds between events; None for the file's own pace."""
+    options: dict[str, Any] = {}
+    """Passed into every request body as they are."""
+
+
+class StoreConfig(Section, frozen=True, kw_only=True):
+    """`[store]`: where records rest."""
+
+    path: str = ".midstream/midstream.sqlite3"
+    """SQLite file, relative to the working directory; `:memory:` keeps nothing."""
+
+
+class RulesConfig(Section, frozen=True, kw_only=True):
+    """`[rules]`: what is watched for (spec/ttsr.md 2)."""
+
+    enabled: bool = True
+    paths: tuple[str, ...] = ()
+    """Further rule files, or directories of them."""
+    discover: bool = True
+    """Whether rules are looked for in the usual places."""
+    trusted: bool = True
+    """False: only `.midstream`, `.omp` and the bundled set load from the working
+    directory."""
+    foreign_user_rules: bool = False
+    """Whether rule directories of other tools in the home directory load."""
+    builtin_rules: bool = True
+    disabled_rules: tuple[str, ...] = ()
+    interrupt_mode: InterruptMode = InterruptMode.ALWAYS
+    context_mode: ContextMode = ContextMode.DISCARD
+    repeat_mode: RepeatMode = RepeatMode.ONCE
+    repeat_gap: int = 10
+    max_retries_per_rule: int = 3
+    max_retries_per_prompt: int = 5
+    on_exhausted: OnExhausted = OnExhausted.DELIVER
+    retry_delay_ms: int = 50
+    passage_cap_chars: int = 1_048_576
+
+
+class BudgetConfig(Section, frozen=True, kw_only=True):
+    """`[budget]`: what midstream may start by itself for one prompt."""
+
+    max_restarts: int = 16
+    max_output_tokens: int | None = None
+    max_s: float = 900.0
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole file."""
+
+    system: str | None = None
+    """The system prompt of sessions that bring none of their own."""
+    agent: str = "main"
+    """The name that rules with `agents` are compared with."""
+    provider: ProviderConfig = ProviderConfig()
+    store: StoreConfig = StoreConfig()
+    rules: RulesConfig = RulesConfig()
+    budget: BudgetConfig = BudgetConfig()
+
+
+def load_config(path: Path) -> Config:
+    """Read a configuration file. Raises `ConfigError`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(str(path), "", "there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), "", f"cannot be read: {error}") from error
+    return parse_config(text, str(path))
+
+
+def find_config(cwd: Path) -> Config:
+    """The configuration of a working directory: its `midstream.toml`, or the defaults."""
+    path = cwd / CONFIG_FILE
+    return load_config(path) if path.exists() else Config()
+
+
+def parse_config(text: str, where: str) -> Config:
+    """A configuration from TOML text; `where` names it in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(where, "", f"is not TOML: {error}") from None
+    return config_from(data, where)
+
+
+def config_from(data: dict[str, Any], where: str = "configuration") -> Config:
+    """A configuration from plain data, checked. Raises `ConfigError`."""
+    try:
+        config = msgspec.convert(data, Config)
+    except msgspec.ValidationError as error:
+        raise _config_error(where, str(error), data) from None
+    _check_numbers(config, where)
+    return config
+
+
+_AT = r"(?: - at `\$\.?(?P<at>.*)`)?"
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`" + _AT)
+_WRONG = re.compile(r"(?P<what>.*?)" + _AT + "$", re.DOTALL)
+
+
+def _config_error(where: str, message: str, data: dict[str, Any]) -> ConfigError:
+    if unknown := _UNKNOWN.match(message):
+        at, field = unknown["at"] or "", unknown["field"]
+        return ConfigError(where, f"{at}.{field}".lstrip("."), "unknown key", _nearest(at, field))
+    wrong = _WRONG.match(message)
+    assert wrong is not None
+    return ConfigError(where, wrong["at"] or "", wrong["what"])
+
+
+def _nearest(at: str, field: str) -> str:
+    tables: dict[str, type[msgspec.Struct]] = {
+        "": Config,
+        "provider": ProviderConfig,
+        "store": StoreConfig,
+        "rules": RulesConfig,
+        "budget": BudgetConfig,
+    }
+    known = [f.encode_name for f in msgspec.structs.fields(tables.get(at, Config))]
+    near = difflib.get_close_matches(field, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"
+
+
+def _check_numbers(config: Config, where: str) -> None:
+    for key, value, least in (
+        ("rules.repeat_gap", config.rules.repeat_gap, 0),
+        ("rules.max_retries_per_rule", config.rules.max_retries_per_rule, 0),
+        ("rules.max_retries_per_prompt", config.rules.max_retries_per_prompt, 0),
+        ("rules.retry_delay_ms", config.rules.retry_delay_ms, 0),
+        ("rules.passage_cap_chars", config.rules.passage_cap_chars, 1),
+        ("budget.max_restarts", config.budget.max_restarts, 0),
+        ("budget.max_s", config.budget.max_s, 0),
+        ("provider.max_tokens", config.provider.max_tokens, 1),
+        ("provider.pace_s", config.provider.pace_s, 0),
+    ):
+        if value is not None and value < least:
+            raise ConfigError(where, key, f"must be at least {least}, not {value}")

@@ -1,0 +1,96 @@
+"""The tree of one session (design.md section 3), declared in one place.
+
+    ses-…               rest_for_one
+    ├── session         temporary, significant: its end is the end of the tree
+    ├── retry_scheduler
+    ├── rule_matcher
+    └── stream_monitor
+
+A crash of the matcher takes the monitor along, so no stream goes on unwatched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from midstream.actors.address import Address
+from midstream.actors.announcer import AnnouncerMessage
+from midstream.actors.ledger import LedgerMessage
+from midstream.actors.outcome import Outcome
+from midstream.actors.retry_scheduler import RetryScheduler, SchedulerMessage
+from midstream.actors.rule_matcher import MatcherMessage, RuleMatcher
+from midstream.actors.session import Neighbours, Session, SessionMessage
+from midstream.actors.stream_monitor import MonitorMessage, StreamMonitor
+from midstream.actors.turn_settings import TurnSettings
+from midstream.messages.conversation import AnyItem
+from midstream.providers.provider import Provider
+from midstream.rules.policy import PolicySettings
+from midstream.rules.rule_set import RuleSet
+from midstream.rules.watch import NewArguments, Watch
+from midstream.supervisors.child_spec import ActorSpec
+from midstream.supervisors.restart import Intensity, Restart, Strategy
+from midstream.supervisors.supervisor import Supervisor
+
+SESSION_INTENSITY = Intensity(max_restarts=3, within_s=10.0)
+"""Crashes of its helpers that a session survives."""
+
+SESSION_MAILBOX_CAPACITY = 256
+"""Batches that may wait for a session before its stream is slowed down."""
+
+SESSION_SHUTDOWN_S = 10.0
+"""Seconds in which a session that is stopped has to write its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What a session is watched by."""
+
+    rule_set: RuleSet
+    policy: PolicySettings
+    new_arguments: NewArguments
+    passage_cap_chars: int
+
+
+def session_tree(
+    session_id: str,
+    *,
+    settings: TurnSettings,
+    prompt: Sequence[AnyItem],
+    provider: Provider,
+    watching: Watching,
+    ledger: Address[LedgerMessage],
+    announcer: Address[AnnouncerMessage],
+    outcome: Outcome,
+) -> tuple[Supervisor, Address[SessionMessage]]:
+    """The supervisor of one session, to be started, and the session's address."""
+    # The actors refer to each other, so the addresses come first.
+    session: ActorSpec[SessionMessage] = ActorSpec(
+        "session",
+        lambda: Session(session_id, settings, prompt, neighbours, outcome),
+        restart=Restart.TEMPORARY,
+        significant=True,
+        shutdown_s=SESSION_SHUTDOWN_S,
+        mailbox_capacity=SESSION_MAILBOX_CAPACITY,
+    )
+    scheduler: ActorSpec[SchedulerMessage] = ActorSpec(
+        "retry_scheduler", lambda: RetryScheduler(session.address)
+    )
+    matcher: ActorSpec[MatcherMessage] = ActorSpec(
+        "rule_matcher",
+        lambda: RuleMatcher(
+            Watch(watching.rule_set, watching.new_arguments, watching.passage_cap_chars),
+            watching.policy,
+            session.address,
+        ),
+    )
+    monitor: ActorSpec[MonitorMessage] = ActorSpec(
+        "stream_monitor", lambda: StreamMonitor(provider, matcher.address)
+    )
+    neighbours = Neighbours(monitor.address, matcher.address, scheduler.address, ledger, announcer)
+    supervisor = Supervisor(
+        session_id,
+        [session, scheduler, matcher, monitor],
+        strategy=Strategy.REST_FOR_ONE,
+        intensity=SESSION_INTENSITY,
+        restart=Restart.TEMPORARY,
+    )
+    return supervisor, session.address
