@@ -9,10 +9,11 @@ from this one never overwrite each other.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from midstream.messages.errors import VersionConflict
+from midstream.messages.errors import FenceLost, VersionConflict
 from midstream.messages.record import Crossing, SessionRecord, crossing
 from midstream.messages.reducer import reduce
-from midstream.messages.transition import AnyTransition, OwnersTransition
+from midstream.messages.transition import AnyTransition, OwnersTransition, Recover, Revive
+from midstream.stores.conversation_meta import load_meta
 from midstream.stores.store import (
     Append,
     Book,
@@ -105,7 +106,7 @@ async def apply_transition(
     """
     while True:
         write = write_transition(await load_session(store, transition.id), transition)
-        operations = write.operations
+        operations = write.operations + await _return_guard(store, write, transition)
         if transcript:
             length = await store.length(Log.TRANSCRIPTS, transition.id)
             operations += transcript_operations(transition.id, length, transcript)
@@ -114,6 +115,27 @@ async def apply_transition(
         except VersionConflict:
             continue  # another writer was faster, so the record has moved on
         return await _as_it_is(store, write) if receipt.replayed else write
+
+
+async def _return_guard(
+    store: Store, write: SessionWrite, transition: AnyTransition
+) -> tuple[Operation, ...]:
+    """A session that comes back from the dead must still have its conversation.
+
+    A newer session may have been accepted there since. Writing the conversation's document
+    again, unchanged, makes that a conflict (design.md invariant 1).
+    """
+    conversation_id = write.after.conversation_id
+    if not write.operations or not isinstance(transition, Revive | Recover) or not conversation_id:
+        return ()
+    kept = await load_meta(store, conversation_id)
+    if kept.version == 0:
+        return ()
+    if kept.meta.session_id != transition.id:
+        raise FenceLost(
+            f"{transition.id} lost conversation {conversation_id} to {kept.meta.session_id}"
+        )
+    return (kept.put(kept.meta),)
 
 
 async def _as_it_is(store: Store, write: SessionWrite) -> SessionWrite:

@@ -1,0 +1,84 @@
+"""A conversation as it is read from a store: the context, and what belongs to it."""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from midstream.messages.conversation import AnyItem
+from midstream.messages.injection import InjectionRecord, in_context, last_turns
+from midstream.stores.conversation_meta import KeptMeta, load_meta
+from midstream.stores.sessions import KeptSession, load_session
+from midstream.stores.store import MAX_LIMIT, Book, Log, Query, Store
+
+_ITEMS = msgspec.json.Decoder[AnyItem](AnyItem)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation as it was read. `items` are those in the context, from position
+    `start` on; `session` is the one that was accepted last, live or not."""
+
+    kept: KeptMeta
+    items: tuple[AnyItem, ...] = ()
+    injections: tuple[InjectionRecord, ...] = ()
+    session: KeptSession | None = None
+
+    @property
+    def id(self) -> str:
+        return self.kept.meta.id
+
+    @property
+    def turn(self) -> int:
+        """How many messages the model has written."""
+        return self.kept.meta.turn
+
+    @property
+    def recorded(self) -> dict[str, int]:
+        """The rules whose reminders are in the context, each with its newest turn."""
+        return last_turns(self.injections)
+
+    @property
+    def length(self) -> int:
+        """The position of the next item."""
+        return self.kept.meta.start + len(self.items)
+
+
+async def load_conversation(
+    store: Store, id: str, known: Conversation | None = None
+) -> Conversation:
+    """The conversation as it is at one moment; empty if nobody began it.
+
+    `known` is an earlier reading; what has not changed since is not read again. Raises
+    `StoreError`.
+    """
+    while True:
+        kept = await load_meta(store, id)
+        session_id = kept.meta.session_id
+        session = await load_session(store, session_id) if session_id else None
+        if known is not None and known.kept.version == kept.version:
+            return replace(known, session=session)
+        items = await _load_items(store, id, kept.meta.start)
+        records = await _load_injections(store, id)
+        if await load_meta(store, id) == kept:
+            injections = in_context(records, items, kept.meta.start)
+            return Conversation(kept, items, injections, session)
+
+
+async def _load_items(store: Store, id: str, start: int) -> tuple[AnyItem, ...]:
+    items: list[AnyItem] = []
+    while True:
+        page = await store.read(Log.ITEMS, id, start + len(items))
+        items += map(_ITEMS.decode, page)
+        if len(page) < MAX_LIMIT:
+            return tuple(items)
+
+
+async def _load_injections(store: Store, id: str) -> list[InjectionRecord]:
+    records: list[InjectionRecord] = []
+    query = Query({"conversationId": id}, limit=MAX_LIMIT)
+    while True:
+        page = await store.find(Book.INJECTIONS, query)
+        records += [row.decode(InjectionRecord) for row in page.rows]
+        if page.next is None:
+            return records
+        query = query._replace(after=page.next)
