@@ -5,7 +5,7 @@ second for its events.
 """
 
 import traceback
-from typing import cast
+from typing import TypeVar, cast
 
 from midstream.messages.lifecycle import AnyExit, Crashed, ShutDown
 
@@ -13,10 +13,20 @@ TRACEBACK_LIMIT_CHARS = 20_000
 """Only the end of a longer traceback is kept: that is where the error is."""
 
 
+E = TypeVar("E", bound=BaseException)
+
+
+def sole_error(error: E) -> E:
+    """The one exception that a group holds; nurseries wrap even a single one."""
+    while (group := _as_group(error)) is not None and len(group.exceptions) == 1:
+        # A group is an Exception only if all that it holds are.
+        error = cast("E", group.exceptions[0])
+    return error
+
+
 def crash_of(error: BaseException) -> Crashed:
     """The report on `error`. A group that holds one exception counts as that exception."""
-    while (group := _as_group(error)) is not None and len(group.exceptions) == 1:
-        error = group.exceptions[0]
+    error = sole_error(error)
     text = "".join(traceback.format_exception(error))
     return Crashed(
         error="".join(traceback.format_exception_only(error)).strip().partition("\n")[0],
