@@ -163,6 +163,9 @@ def _cancelled(existing: SessionRecord, change: Cancel) -> SessionRecord:
         ended_at=canonical_timestamp(change.ended_at),
         duration_ms=_duration(existing, change.ended_at, change.duration_ms),
         error=change.reason or existing.error,
+        token_usage=_supplied(change.token_usage, existing.token_usage),
+        cost_usd=_supplied(change.cost_usd, existing.cost_usd),
+        output=_supplied(change.output, existing.output),
     )
 
 

@@ -109,11 +109,18 @@ class Terminal(OwnersTransition, frozen=True, kw_only=True, tag="terminal"):
 
 
 class Cancel(Transition, frozen=True, kw_only=True, tag="cancel"):
-    """Somebody stopped the session. Anybody may, from any host."""
+    """Somebody stopped the session. Anybody may, from any host.
+
+    The owner also says what the session has cost and said until then; the reference loses
+    that, and what an abort costs must never be a silent zero (design.md section 4).
+    """
 
     ended_at: str
     duration_ms: int | None = None
     reason: str | None = None
+    token_usage: TokenUsage | None = None
+    cost_usd: float | None = None
+    output: str | None = None
 
 
 class OrphanFailed(Transition, frozen=True, kw_only=True, tag="orphan-failed"):

@@ -327,6 +327,19 @@ def test_a_cancel_writes_a_reason_only_when_there_is_one() -> None:
     assert silent.last_activity_at == START
 
 
+def test_a_cancelled_session_keeps_what_it_has_cost_and_said() -> None:
+    usage = TokenUsage(input_tokens=7, source=UsageSource.ESTIMATED)
+    existing = running(output="so far")
+
+    told = reduce(
+        existing, Cancel(id=ID, ended_at=END, token_usage=usage, cost_usd=0.1, output="half")
+    )
+    untold = reduce(existing, Cancel(id=ID, ended_at=END))
+
+    assert (told.token_usage, told.cost_usd, told.output) == (usage, 0.1, "half")
+    assert (untold.token_usage, untold.cost_usd, untold.output) == (None, None, "so far")
+
+
 def test_a_presumed_death_is_a_failure_that_leaves_the_beat_alone() -> None:
     dead = reduce(running(), OrphanFailed(id=ID, ended_at=END, error="no heartbeat for 91 s"))
 
