@@ -35,12 +35,12 @@ class LoadConversation(msgspec.Struct, frozen=True, tag=True):
 
 
 class Write(msgspec.Struct, frozen=True, tag=True):
-    """Write one step of a session. `key` names the step; answered once it is kept."""
+    """Write one step of a session; answered once it is kept. Steps count from 1."""
 
     session_id: str
     conversation_id: str
     provider: str
-    key: str
+    step: int
     recording: Recording
     reply: Reply[None]
 
@@ -81,8 +81,8 @@ class Ledger(Actor[LedgerMessage]):
             known = self._known.pop(request.session_id, None)
             if known is None:
                 known = await load_conversation(self._store, request.conversation_id)
-            decide = self._decide(request)
-            write = await commit_write(self._store, known, decide, key=request.key)
+            key = f"{request.session_id}/{self._fence.token}/{request.step}"
+            write = await commit_write(self._store, known, self._decide(request), key=key)
         except MidstreamError as error:
             request.reply.fail(error)
             return
@@ -117,7 +117,12 @@ class Ledger(Actor[LedgerMessage]):
     def _ending(self, session_id: str, ended: SessionEnded, at: str) -> Terminal | Cancel:
         if ended.status is SessionStatus.CANCELLED:
             return Cancel(
-                id=session_id, ended_at=at, duration_ms=ended.duration_ms, reason=ended.reason
+                id=session_id,
+                ended_at=at,
+                duration_ms=ended.duration_ms,
+                reason=ended.reason,
+                token_usage=TokenUsage.of(ended.usage),
+                output=ended.output,
             )
         rate_limited = ended.status is SessionStatus.RATE_LIMITED
         return Terminal(

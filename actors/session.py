@@ -165,14 +165,13 @@ class Session(Actor[SessionMessage]):
             await self.address.tell(Recorded(record.step))
 
     async def _ask_ledger(self, record: Record) -> None:
-        """The key makes it safe to write the same step twice."""
-        key = f"{self._session_id}/{record.step}"
+        """The number of the step makes it safe to ask twice."""
         await self._neighbours.ledger.ask(
             lambda reply: Write(
                 self._session_id,
                 self._settings.conversation_id,
                 self._settings.provider,
-                key,
+                record.step,
                 record.recording,
                 reply,
             ),

@@ -30,6 +30,7 @@ from midstream.providers.provider import Provider
 from midstream.rules.policy import PolicySettings
 from midstream.rules.rule import Rule
 from midstream.rules.tool_arguments import ToolArguments
+from midstream.stores.conversations import ConversationBusy
 from midstream.stores.store import Store
 from midstream.supervisors.child_spec import ActorSpec, Surroundings
 from midstream.supervisors.dynamic_supervisor import DynamicSupervisor
@@ -39,10 +40,6 @@ from midstream.supervisors.supervisor import Supervisor, open_supervisor
 
 RUNTIME_INTENSITY = Intensity(max_restarts=5, within_s=10.0)
 """Crashes of the Ledger and the Announcer that a runtime survives."""
-
-
-class ConversationBusy(MidstreamError):
-    """The conversation has a live session; it can have one at a time."""
 
 
 class Runtime:

@@ -16,8 +16,11 @@ Formula = frozenset[Clause]
 FALSE: Formula = frozenset()
 TRUE: Formula = frozenset({frozenset[int]()})
 
+MAX_THREADS = 1_024
+"""Clauses of one literal; above this a condition is no longer worth an automaton."""
+
 MAX_CLAUSES = 256
-"""Above this a condition is no longer worth an automaton (see `backtracking.py`)."""
+"""Clauses of several literals, which have to be compared with each other."""
 
 
 class TooComplex(Exception):
@@ -65,7 +68,7 @@ def _simplify(clauses: set[Clause]) -> Formula:
     """Drop what another clause implies; notice the tautology of an atom and its negation."""
     if frozenset() in clauses:
         return TRUE
-    if len(clauses) > MAX_CLAUSES:
+    if len(clauses) > MAX_THREADS:
         raise TooComplex
     singles = {next(iter(clause)) for clause in clauses if len(clause) == 1}
     if any(~literal in singles for literal in singles):
@@ -73,5 +76,7 @@ def _simplify(clauses: set[Clause]) -> Formula:
     if len(singles) == len(clauses):
         return frozenset(clauses)
     longer = [clause for clause in clauses if len(clause) > 1 and singles.isdisjoint(clause)]
+    if len(longer) > MAX_CLAUSES:
+        raise TooComplex
     kept = {clause for clause in longer if not any(other < clause for other in longer)}
     return frozenset(kept | {frozenset({literal}) for literal in singles})

@@ -70,9 +70,9 @@ class PassageWatch:
         if changed or first:
             certain = self._cursor.certain()
             self._matched |= certain - self._lineup.searched
-            self._start_searches(certain & self._lineup.searched, findings)
-            self._start_searches(self._cursor.given_up(), findings)
-            self._start_searches(self._lineup.always_searched, findings)
+            possible = certain & self._lineup.searched | self._cursor.given_up()
+            before = self._parts[:-1]
+            self._start_searches(possible | self._lineup.always_searched, before, findings)
         found = self._search(text, findings) if self._searches else False
         if changed or first or found:
             self._collect(findings)
@@ -87,7 +87,7 @@ class PassageWatch:
         at_end = self._cursor.at_end()
         self._matched |= at_end - self._lineup.searched
         possible = at_end & self._lineup.searched | self._cursor.given_up()
-        self._start_searches(possible | self._lineup.always_searched, findings)
+        self._start_searches(possible | self._lineup.always_searched, self._parts, findings)
         for number, search in list(self._searches.items()):
             try:
                 if search.finish():
@@ -139,14 +139,16 @@ class PassageWatch:
 
     # --- conditions that have to be searched
 
-    def _start_searches(self, numbers: frozenset[int], findings: list[Finding]) -> None:
+    def _start_searches(
+        self, numbers: frozenset[int], before: list[str], findings: list[Finding]
+    ) -> None:
+        """Search these conditions from now on; `before` is the text that has passed."""
         if self._overflowed:
             return
         for number in numbers - self._matched - self._limits.suspended - self._searches.keys():
             search = Search(self._rule_set.conditions[number])
             self._searches[number] = search
-            before = "".join(self._parts[:-1])
-            if before and self._feed_search(number, before, findings):
+            if before and self._feed_search(number, "".join(before), findings):
                 self._matched |= {number}
 
     def _search(self, text: str, findings: list[Finding]) -> bool:

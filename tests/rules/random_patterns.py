@@ -17,6 +17,8 @@ def random_condition(random: Random) -> str:
 
 def _pattern(random: Random, depth: int) -> str:
     dice = random.random()
+    if dice < 0.02:
+        return f"({_pattern(random, 1)}){_pattern(random, 1)}\\1"
     if depth == 0 or dice < 0.2:
         return random.choice(PIECES)
     if dice < 0.5:

@@ -5,63 +5,103 @@ import os
 from random import Random
 
 import pytest
-import regex
 from random_patterns import random_condition, random_cuts, random_text
 
-from midstream.rules.condition import compile_condition
+from midstream.rules.condition import Condition
 from midstream.rules.passage import PassageKey
 from midstream.rules.passage_watch import Limits, PassageWatch
-from midstream.rules.rule import Dialect, Rule, ScopeToken, Source
+from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.rules.rule_set import RuleSet
 
-CONDITIONS = int(os.environ.get("MIDSTREAM_CUT_CASES", "1200"))
-"""Conditions tried; each with ten texts and their cuts. Set the variable for more."""
+CONDITIONS = int(os.environ.get("MIDSTREAM_CUT_CONDITIONS", "1200"))
+"""Conditions tried, each with ten texts and their cuts. Set the variable for more."""
 SEEDS = 8
 TEXTS = 10
 CONTINUATIONS = 6
 
 
-def watch_for(condition: str) -> PassageWatch:
-    rule = Rule(name="r", body="b", conditions=(condition,), scope=(ScopeToken(Source.TEXT),))
-    rule_set = RuleSet([rule])
-    assert not rule_set.problems
-    key = PassageKey(Source.TEXT)
-    return PassageWatch(rule_set, rule_set.lineup(Source.TEXT), key, Limits())
+class Matching:
+    """One condition, ready to be tried on texts in pieces."""
 
+    def __init__(self, source: str) -> None:
+        scope = (ScopeToken(Source.TEXT),)
+        self.source = source
+        self.rule_set = RuleSet([Rule(name="r", body="b", conditions=(source,), scope=scope)])
+        self.refused = bool(self.rule_set.problems)
 
-def verdict(condition: str, pieces: list[str]) -> tuple[bool, str]:
-    """Whether the condition matched, and the text that had been seen by then."""
-    watch = watch_for(condition)
-    seen = ""
-    for piece in pieces:
-        seen += piece
-        if watch.feed(piece):
-            return True, seen
-    return bool(watch.end()), seen + "<end>"
+    @property
+    def condition(self) -> Condition:
+        return self.rule_set.conditions[0]
+
+    def searched(self, text: str) -> bool:
+        """What one search over the whole text says."""
+        return self.condition.require_pattern().search(self.condition.units(text)) is not None
+
+    def watched(self, pieces: list[str]) -> tuple[bool, str | None]:
+        """Whether the engine matches, and the text it had seen if that was before the end."""
+        lineup = self.rule_set.lineup(Source.TEXT)
+        watch = PassageWatch(self.rule_set, lineup, PassageKey(Source.TEXT), Limits())
+        seen = ""
+        for piece in pieces:
+            seen += piece
+            if watch.feed(piece):
+                return True, seen
+        return bool(watch.end()), None
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_verdict_equals_one_search_over_the_finished_passage(seed: int) -> None:
     random = Random(seed)
     for _ in range(CONDITIONS // SEEDS):
-        source = random_condition(random)
-        pattern = compile_condition(source, Dialect.ECMASCRIPT).pattern
-        if pattern is None:
+        matching = Matching(random_condition(random))
+        if matching.refused or matching.condition.pattern is None:
             continue
         for _ in range(TEXTS):
-            text = random_text(random)
-            check(random, source, pattern, text)
+            check(random, matching, random_text(random))
 
 
-def check(random: Random, source: str, pattern: "regex.Pattern[str]", text: str) -> None:
-    condition = compile_condition(source, Dialect.ECMASCRIPT)
-    expected = pattern.search(condition.units(text)) is not None
+def check(random: Random, matching: Matching, text: str) -> None:
     pieces = random_cuts(random, text)
-    matched, seen = verdict(source, pieces)
-    assert matched == expected, f"{source!r} on {pieces!r}: {matched}, at {seen!r}"
-    if not matched or seen.endswith("<end>"):
-        return
-    for _ in range(CONTINUATIONS):
-        longer = seen + random_text(random, 6)
-        found = pattern.search(condition.units(longer)) is not None
-        assert found, f"{source!r} fired at {seen!r}, but {longer!r} does not match"
+    matched, seen = matching.watched(pieces)
+    expected = matching.searched(text)
+    assert matched == expected, f"{matching.source!r} on {pieces!r}: {matched}, at {seen!r}"
+    for _ in range(CONTINUATIONS if seen is not None else 0):
+        longer = f"{seen}{random_text(random, 6)}"
+        assert matching.searched(longer), f"{matching.source!r} fired at {seen!r}, not {longer!r}"
+
+
+@pytest.mark.parametrize(
+    ("condition", "text", "fires_after"),
+    [
+        (r"\bany\b", "as any thing", "as any "),
+        (r"as any\b", "as anything", None),
+        (r"as any\b", "as any", "<end>"),
+        (r"foo$", "foo", "<end>"),
+        (r"foo$", "foo bar", None),
+        (r"(?m)foo$", "a foo\nbar", "a foo\n"),
+        (r"foo(?!bar)", "foobaz", "foobaz"),
+        (r"foo(?!bar)", "foobar", None),
+        (r"foo(?!bar)", "foo", "<end>"),
+        (r"foo(?=bar)", "foobarbaz", "foobar"),
+        (r"TODO", "a TODO b", "a TODO"),
+        (r"a+", "baaa", "ba"),
+        (r"a+?b", "caab", "caab"),
+        (r"(?<!\.)unwrap\(\)", "x unwrap()", "x unwrap()"),
+        (r"(?<!\.)unwrap\(\)", "x.unwrap()", None),
+        (r"(a|b)\1", "abba", "abb"),
+        (r"x(?:[^]|$)", "xy", "x"),
+        (r"x(?:[^]|$)|x", "xy", "x"),
+        (r"\u{1F600}|(?:\ud83d\ude00)", "a😀", "a😀"),
+        (r"^$", "", "<end>"),
+    ],
+)
+def test_a_rule_fires_as_soon_as_nothing_can_undo_it_and_no_earlier(
+    condition: str, text: str, fires_after: str | None
+) -> None:
+    matched, seen = Matching(condition).watched(list(text))
+    if fires_after is None:
+        assert not matched
+    elif fires_after == "<end>":
+        assert (matched, seen) == (True, None)
+    else:
+        assert seen == fires_after
