@@ -177,7 +177,9 @@ class Turn:
                 return self._when_settled(Wait.SETTLED)
             case RetryDue(attempt), Settling(live) if attempt == live:
                 return self._when_settled(Wait.DELAY)
-            case SettleOverdue(attempt), Settling(live) if attempt == live:
+            case SettleOverdue(attempt), Settling(live, waits) if (
+                attempt == live and Wait.SETTLED in waits
+            ):
                 return self._on_overdue()
             case ActorLost(), _:
                 return self._on_lost(message)
