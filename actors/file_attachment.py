@@ -1,8 +1,9 @@
 """From the files that an input refers to, to the items that the model reads.
 
-`FileRefResolver` calls `attach` in a worker thread for each submit and announces the alerts
-of what failed. The texts are exact (spec/file_ref.md 5, 6): what is attached is stored as
-it stands here and never read again. A failure is never silent and never fails the submit.
+`FileRefResolver` calls `read_reference` in a worker thread for each reference, gives what
+it returned, or why not, to a `Gathering` of its own, and announces the alerts of what
+failed. The texts are exact (spec/file_ref.md 5, 6): what is attached is stored as it stands
+here and never read again. A failure is never silent and never fails the submit.
 """
 
 import codecs
@@ -66,18 +67,84 @@ class Attachments(msgspec.Struct, frozen=True):
         return frozenset(problem.index for problem in self.problems)
 
 
+class ReadReference(msgspec.Struct, frozen=True):
+    """What a reference means: a canonical path, the text to attach, and how many bytes of
+    it count against the limit of the submit."""
+
+    canonical_path: str
+    text: str
+    size_bytes: int
+
+
+def read_reference(fs: ScopedFs | None, reference: str, limits: AttachmentLimits) -> ReadReference:
+    """Read one reference; `fs` is None where nothing may be read at all.
+
+    Blocks, and shares nothing with anybody: a call that hangs may be given up. Raises
+    `RefError`, and nothing else for what a file system can do.
+    """
+    if fs is None:
+        raise RefError(RefReason.NO_AUTHORITY, reference, "this session may not read files")
+    try:
+        with fs.open(reference) as opened:
+            text, size_bytes = _text_of(reference, opened, limits)
+            return ReadReference(opened.path, text, size_bytes)
+    except OSError as error:
+        detail = error.strerror or "the system refused"
+        raise RefError(RefReason.IO, reference, detail) from error
+
+
+class Gathering:
+    """What one submit attaches, reference by reference, within its limits.
+
+    Made anew for each submit, so that nothing of one can turn up in the next (B2).
+    """
+
+    def __init__(self, limits: AttachmentLimits) -> None:
+        self._limits = limits
+        self._items: list[SystemItem] = []
+        self._problems: list[RefProblem] = []
+        self._paths: set[str] = set()
+        self._spent_bytes = 0
+
+    def add(self, index: int, reference: str, read: ReadReference) -> None:
+        """Attach what the reference of segment `index` means, once, if there is room."""
+        limits = self._limits
+        if read.canonical_path in self._paths and not limits.attach_duplicates:
+            return None
+        if len(self._items) >= limits.max_files:
+            return self._over_budget(index, reference, f"{limits.max_files} files")
+        if self._spent_bytes + read.size_bytes > limits.max_total_bytes:
+            return self._over_budget(index, reference, f"{limits.max_total_bytes} bytes of files")
+        self._spent_bytes += read.size_bytes
+        self._paths.add(read.canonical_path)
+        self._items.append(SystemItem(read.text, KIND, reference))
+        return None
+
+    def fail(self, index: int, error: RefError) -> None:
+        """Note that the reference of segment `index` failed."""
+        self._problems.append(RefProblem(index, error.path, error.reason, error.detail))
+
+    def result(self) -> Attachments:
+        """What was gathered so far."""
+        return Attachments(tuple(self._items), tuple(self._problems))
+
+    def _over_budget(self, index: int, reference: str, most: str) -> None:
+        detail = f"no more than {most} in one input"
+        self.fail(index, RefError(RefReason.BUDGET, reference, detail))
+
+
 def attach(
     fs: ScopedFs | None, segments: Sequence[AnySegment], limits: AttachmentLimits
 ) -> Attachments:
-    """Read what the segments refer to. `fs` is None where nothing may be read at all.
-
-    Blocks; never raises for what a file system can do.
-    """
-    submit = _Submit(fs, limits)
+    """Read everything that the segments refer to, one after the other. Blocks."""
+    gathering = Gathering(limits)
     for index, segment in enumerate(segments):
         if isinstance(segment, FileRefSegment):
-            submit.take(index, segment.path)
-    return Attachments(tuple(submit.items), tuple(submit.problems))
+            try:
+                gathering.add(index, segment.path, read_reference(fs, segment.path, limits))
+            except RefError as error:
+                gathering.fail(index, error)
+    return gathering.result()
 
 
 def alerts(
@@ -141,54 +208,18 @@ def visible(text: str) -> str:
     )
 
 
-class _Submit:
-    """What one submit has attached so far."""
-
-    def __init__(self, fs: ScopedFs | None, limits: AttachmentLimits) -> None:
-        self.fs = fs
-        self.limits = limits
-        self.items: list[SystemItem] = []
-        self.problems: list[RefProblem] = []
-        self.paths: set[str] = set()
-        self.spent_bytes = 0
-
-    def take(self, index: int, reference: str) -> None:
-        try:
-            self._attach(reference)
-        except RefError as error:
-            self.problems.append(RefProblem(index, reference, error.reason, error.detail))
-        except OSError as error:
-            detail = error.strerror or "the system refused"
-            self.problems.append(RefProblem(index, reference, RefReason.IO, detail))
-
-    def _attach(self, reference: str) -> None:
-        if self.fs is None:
-            detail = "this session may not read files"
-            raise RefError(RefReason.NO_AUTHORITY, reference, detail)
-        with self.fs.open(reference) as opened:
-            if opened.path in self.paths and not self.limits.attach_duplicates:
-                return
-            if len(self.items) >= self.limits.max_files:
-                detail = f"no more than {self.limits.max_files} files in one input"
-                raise RefError(RefReason.BUDGET, reference, detail)
-            text, size_bytes = self._text_of(reference, opened)
-        if self.spent_bytes + size_bytes > self.limits.max_total_bytes:
-            detail = f"no more than {self.limits.max_total_bytes} bytes of files in one input"
-            raise RefError(RefReason.BUDGET, reference, detail)
-        self.spent_bytes += size_bytes
-        self.paths.add(opened.path)
-        self.items.append(SystemItem(text, KIND, reference))
-
-    def _text_of(self, reference: str, opened: OpenFile | OpenDirectory) -> tuple[str, int]:
-        """The text to attach and how many bytes of body it is counted as."""
-        cap_bytes = self.limits.cap_bytes
-        if isinstance(opened, OpenFile):
-            data, total_bytes = opened.read(cap_bytes)
-            return file_text(reference, data, total_bytes, cap_bytes), min(len(data), cap_bytes)
-        if not self.limits.list_directories:
-            raise RefError(RefReason.IS_DIRECTORY, reference, "is a directory")
-        text = directory_text(reference, opened.list(self.limits.max_entries), cap_bytes)
-        return text, len(text.encode())
+def _text_of(
+    reference: str, opened: OpenFile | OpenDirectory, limits: AttachmentLimits
+) -> tuple[str, int]:
+    """The text to attach and how many bytes of body it is counted as."""
+    cap_bytes = limits.cap_bytes
+    if isinstance(opened, OpenFile):
+        data, total_bytes = opened.read(cap_bytes)
+        return file_text(reference, data, total_bytes, cap_bytes), min(len(data), cap_bytes)
+    if not limits.list_directories:
+        raise RefError(RefReason.IS_DIRECTORY, reference, "is a directory")
+    text = directory_text(reference, opened.list(limits.max_entries), cap_bytes)
+    return text, len(text.encode())
 
 
 def _decode(data: bytes, *, is_cut: bool) -> str:

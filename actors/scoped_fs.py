@@ -91,9 +91,11 @@ class OpenDirectory:
     fd: int
     scope: Scope
 
-    def list(self, limit: int) -> Listing:
+    def list(self, limit: int, *, prefix: str = "") -> Listing:
         """The first `limit` entries that may be read: directories, links, the rest, each by
-        the bytes of their names. An entry that cannot be examined counts as the rest (B9).
+        the bytes of their names. Only those whose names begin with `prefix` count.
+
+        An entry that cannot be examined counts as the rest (B9).
         """
         total = 0
 
@@ -102,6 +104,8 @@ class OpenDirectory:
             here = components_of(self.path)
             with os.scandir(self.fd) as entries:
                 for _, entry in zip(range(_ENTRIES_SCANNED_AT_MOST), entries, strict=False):
+                    if not entry.name.startswith(prefix):
+                        continue
                     if self.scope.permission((*here, entry.name)) >= Permission.READ:
                         total += 1
                         yield _kind(entry), os.fsencode(entry.name), entry.name

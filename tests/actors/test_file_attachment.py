@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from midstream.actors.file_attachment import (
     AttachmentLimits,
+    Gathering,
     alerts,
     attach,
     directory_text,
     file_text,
+    read_reference,
     visible,
 )
 from midstream.actors.ref_failure import CoarseReason, RefError, RefReason
@@ -331,6 +333,19 @@ def test_the_bytes_of_all_files_are_bounded_and_a_smaller_file_may_still_fit(fs:
     assert [(one.index, one.reason) for one in attached.problems] == [(0, RefReason.BUDGET)]
     exact = attach(fs, refs("b.txt", "src/a.py"), limits(max_total_bytes=18))
     assert exact.problems == ()
+
+
+def test_a_read_that_was_given_up_fails_like_any_other(fs: ScopedFs):
+    """What the resolver does when a file system hangs: the other files are still attached."""
+    gathering = Gathering(limits())
+    gathering.fail(0, RefError(RefReason.TIMEOUT, "hung", "no answer within 5 s"))
+    gathering.add(1, "b.txt", read_reference(fs, "b.txt", limits()))
+    attached = gathering.result()
+    assert [item.path for item in attached.items] == ["b.txt"]
+    assert attached.failed == {0}
+    assert [alert.message for alert in alerts(attached.problems, [], 0)] == [
+        "@hung was not attached: io: no answer within 5 s"
+    ]
 
 
 def test_b2_nothing_of_one_submit_is_in_the_next(fs: ScopedFs):

@@ -695,7 +695,7 @@ def build(root: Path, tree: dict[str, Any], places: dict[str, str], content: byt
             (root / name).symlink_to(node[1].format(**places))
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(TREE, TREE, REFERENCES)
 def test_in_any_tree_only_the_scope_is_read_and_nothing_told_of_the_rest(
     inside: dict[str, Any], outside: dict[str, Any], references: list[str]
