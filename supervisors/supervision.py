@@ -122,8 +122,7 @@ class Supervision:
 
     async def add(self, spec: ChildSpec) -> None:
         """Start one more child. Returns when it has started; if cancelled, it is cancelled."""
-        if self._nursery is None or self._serving.cancel_called:
-            raise SupervisorNotRunning(self.who)
+        self._check_open()
         if spec.id in self._specs:
             raise ChildSpecError(f"{self.who} has a child {spec.id!r} already")
         self._take_in(spec)
@@ -138,6 +137,7 @@ class Supervision:
 
     async def remove(self, child_id: str) -> None:
         """Stop one child for good. If cancelled, it is cancelled."""
+        self._check_open()
         if child_id not in self._specs:
             raise ChildNotFound(self.who, child_id)
         self._state = self._state.without((child_id,))
@@ -149,6 +149,10 @@ class Supervision:
             if child is not None:
                 await child.cut()
             self._let_go((child_id,))
+
+    def _check_open(self) -> None:
+        if self._nursery is None or self._serving.cancel_called:
+            raise SupervisorNotRunning(self.who)
 
     async def _start_first(self) -> bool:
         for spec in tuple(self._specs.values()):
