@@ -3,15 +3,13 @@
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import trio
 
 from midstream.config import Config, ProviderConfig, StoreConfig
 from midstream.messages.errors import ConfigError
-from midstream.providers.anthropic import AnthropicProvider
-from midstream.providers.openai_chat import OpenAIChatProvider
-from midstream.providers.openai_responses import OpenAIResponsesProvider
 from midstream.providers.provider import Provider
 from midstream.providers.replay import ReplayProvider
 from midstream.rules.buckets import Buckets, sort_rules
@@ -39,8 +37,8 @@ def build_provider(config: ProviderConfig, cwd: Path) -> Provider:
     """The provider that the configuration names. Raises `ConfigError`."""
     if config.name == "replay":
         return _replay(config, cwd)
-    make = _HTTP_PROVIDERS.get(config.name)
-    if make is None:
+    place = _HTTP_PROVIDERS.get(config.name)
+    if place is None:
         known = ", ".join((*_HTTP_PROVIDERS, "replay"))
         raise ConfigError("configuration", "provider.name", f"unknown: {config.name}", known)
     key = None
@@ -49,15 +47,26 @@ def build_provider(config: ProviderConfig, cwd: Path) -> Provider:
         if not key:
             problem = f"the environment variable {config.api_key_env} is not set"
             raise ConfigError("configuration", "provider.api_key_env", problem)
-    return make(api_key=key, base_url=config.base_url)
+    return _http_provider(*place)(api_key=key, base_url=config.base_url)
 
 
-_HTTP_PROVIDERS: dict[str, Callable[..., Provider]] = {
-    "anthropic": AnthropicProvider,
-    "openai": OpenAIChatProvider,
-    "openai_chat": OpenAIChatProvider,
-    "openai_responses": OpenAIResponsesProvider,
+_HTTP_PROVIDERS = {
+    "anthropic": ("anthropic", "AnthropicProvider"),
+    "openai": ("openai_chat", "OpenAIChatProvider"),
+    "openai_chat": ("openai_chat", "OpenAIChatProvider"),
+    "openai_responses": ("openai_responses", "OpenAIResponsesProvider"),
 }
+"""By the name in the configuration, the module and the class."""
+
+
+def _http_provider(module: str, name: str) -> Callable[..., Provider]:
+    """A class of an HTTP provider; httpx2, which they need, is an extra."""
+    try:
+        return getattr(import_module(f"midstream.providers.{module}"), name)
+    except ModuleNotFoundError as error:
+        problem = f"{module} needs {error.name}, which is not installed"
+        mend = "install it with: pip install 'midstream[gateway]'"
+        raise ConfigError("configuration", "provider.name", problem, mend) from None
 
 
 def _replay(config: ProviderConfig, cwd: Path) -> Provider:

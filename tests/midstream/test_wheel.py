@@ -1,0 +1,54 @@
+"""The wheel works by itself: built, installed into an empty environment, and used."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "pyproject.toml").exists(), reason="needs the source tree to build from"
+)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--wheel", "--outdir", out, ROOT]
+    run(*build, cwd=out)
+    [file] = out.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty environment with the wheel and its `all` extra, and the folder of its programs."""
+    place = tmp_path_factory.mktemp("venv")
+    venv.create(place, with_pip=True)
+    programs = place / ("Scripts" if sys.platform == "win32" else "bin")
+    run(programs / "python", "-m", "pip", "install", "-q", f"{wheel}[all]", cwd=place)
+    return programs
+
+
+def test_the_demo_runs_from_an_installed_wheel(environment: Path, tmp_path: Path) -> None:
+    shown = run(environment / "midstream", "demo", "--speed", "20", cwd=tmp_path)
+    assert "cut by ts-no-any" in shown
+    assert "cut by no-unfounded-test-claims" in shown
+
+
+def test_the_wheel_installs_one_top_level_package(environment: Path, tmp_path: Path) -> None:
+    listing = run(environment / "python", "-m", "pip", "show", "-f", "midstream", cwd=tmp_path)
+    files = [line.strip() for line in listing.split("Files:")[1].splitlines() if line.strip()]
+    tops = {file.split("/")[0] for file in files if not file.startswith("..")}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"midstream"}
+    assert "midstream/py.typed" in files
+    assert any(file.startswith("midstream/rules/builtin/") for file in files)
