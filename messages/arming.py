@@ -92,6 +92,29 @@ def apply_directives(
     return Applied(stamped, changed=True, is_kept=has_session, warnings=tuple(warnings))
 
 
+class EmptiedTurn(msgspec.Struct, frozen=True):
+    """What happens in a turn whose message was nothing but directives (decision 3).
+
+    Either `text` is asked of the model, or `answer` is given without asking it.
+    """
+
+    text: str | None
+    answer: str
+
+
+def settle_emptied_turn(found: FoundDirectives | None, state: StopMessageState) -> EmptiedTurn:
+    """What to ask, or to answer, after the directives of an emptied message were applied."""
+    directives = found.directives if found else ()
+    if any(isinstance(one, ClearAll | ClearStopMessage) for one in directives):
+        return EmptiedTurn(None, "Auto-continue is cleared.")
+    if not any(isinstance(one, SetText | SetFile | SetMode) for one in directives):
+        return EmptiedTurn(None, "No directive was understood, and there is nothing to answer.")
+    if not state.is_active:
+        return EmptiedTurn(None, "Auto-continue is off.")
+    answer = f"Auto-continue is on, at most {state.remaining} times."
+    return EmptiedTurn(state.text, answer)
+
+
 def _reduce(
     state: StopMessageState, directive: AnyDirective, file_texts: Mapping[str, str], now_ms: int
 ) -> StopMessageState:

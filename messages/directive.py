@@ -67,7 +67,10 @@ AnyDirective = SetText | SetFile | SetMode | ClearStopMessage | ClearAll
 
 
 class TextReading(msgspec.Struct, frozen=True):
-    """One text: what may be sent on, and what its markers ordered, in order of appearance."""
+    """One text: what may be sent on, and what its markers ordered, in order of appearance.
+
+    Each warning is there once.
+    """
 
     text: str
     directives: tuple[AnyDirective, ...] = ()
@@ -101,7 +104,7 @@ def read_text(text: str, *, keep_in_code: bool = False) -> TextReading:
     return TextReading(
         found.text,
         tuple(one.directive for one in parsed if one.directive is not None),
-        tuple(warning for one in parsed for warning in one.warnings),
+        tuple(dict.fromkeys(warning for one in parsed for warning in one.warnings)),
         len(found.markers),
     )
 

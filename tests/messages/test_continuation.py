@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from midstream.messages.arming import apply_directives
 from midstream.messages.client_timeout import client_timeout_s
 from midstream.messages.compaction import is_compaction, is_compaction_body
 from midstream.messages.continuation import (
@@ -33,6 +34,7 @@ from midstream.messages.conversation import (
     UserItem,
 )
 from midstream.messages.directive import StageMode
+from midstream.messages.directive_wire import read_body
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.follow_up import follow_up_body, follow_up_request, follow_up_request_id
 from midstream.messages.follow_up_outcome import Action, Outcome, judge_follow_up
@@ -50,6 +52,7 @@ from midstream.messages.stop_message import (
     set_mode,
     set_text,
 )
+from midstream.messages.stop_message_codec import decode_state, encode_state
 from midstream.messages.stream import StopReason
 from midstream.messages.wire_body import JsonObject
 
@@ -665,3 +668,55 @@ def test_recorded_requests_of_real_clients_are_no_compactions():
         for recorded in json.loads(path.read_text("utf-8")):
             if isinstance(recorded.get("body"), dict):
                 assert not is_compaction_body(recorded["body"])
+
+
+# All of it together, as a gateway does it
+
+
+def test_from_the_directive_to_the_last_hop_nothing_of_it_reaches_the_provider():
+    """Three hops of one client request, a restart in the middle, and the next request."""
+    sent: list[JsonObject] = []
+
+    def provider(body: JsonObject) -> JsonObject:
+        sent.append(body)
+        return chat(("stop", {"role": "assistant", "content": f"reply {len(sent)}"}))
+
+    def serve(
+        messages: list[JsonObject], stored: bytes, now_ms: int
+    ) -> tuple[bytes, JsonObject, WhyNot]:
+        reading = read_body({"model": "m", "messages": messages})
+        state = apply_directives(decode_state(stored).state, reading.found, now_ms=now_ms).state
+        body, chain = reading.body, Chain()
+        while True:
+            reply = provider(body)
+            now = situation(
+                state=decode_state(encode_state(state)).state,
+                chain=chain,
+                is_natural_stop=is_natural_stop_body(reply),
+                round_hash=round_hash("", reply),
+            )
+            decision = decide_continuation(now, now_ms=now_ms)
+            if isinstance(decision, Stop):
+                return encode_state(state), reply, decision.reason
+            state, chain = decision.state, decision.chain
+            following = follow_up_body(body, reply, decision.text, stream=False)
+            assert following is not None
+            body = following
+
+    question: JsonObject = {"role": "user", "content": 'do it <**stopMessage:"go on",2**>'}
+    stored, reply, why = serve([question], b"null", 1000)
+    assert (reply, why) == (chat(("stop", {**TEXT, "content": "reply 3"})), WhyNot.EXHAUSTED)
+    assert [message["content"] for message in sent[2]["messages"]] == [
+        "do it ",
+        "reply 1",
+        "go on",
+        "reply 2",
+        "go on",
+    ]
+    history: list[JsonObject] = [question, {"role": "assistant", "content": "reply 3"}]
+    _, _, why = serve([*history, {"role": "user", "content": "thanks"}], stored, 2000)
+    assert why is WhyNot.EXHAUSTED
+    assert len(sent) == 4
+    serve([*history, question], stored, 3000)
+    assert len(sent) == 7
+    assert "<**" not in json.dumps(sent)

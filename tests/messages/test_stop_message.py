@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midstream.messages.arming import SessionScopeMissing, apply_directives, is_new
+from midstream.messages.arming import (
+    EmptiedTurn,
+    SessionScopeMissing,
+    apply_directives,
+    is_new,
+    settle_emptied_turn,
+)
 from midstream.messages.conversation import AnyItem, AssistantItem, TextPart, UserItem
 from midstream.messages.directive import AnyDirective, ClearStopMessage, SetMode, SetText, StageMode
 from midstream.messages.directive_items import FoundDirectives, take_directives
@@ -233,6 +239,35 @@ def test_no_directive_leaves_the_state_as_it_is():
     outcome = apply_directives(state, None, now_ms=1)
     assert outcome.state is state
     assert not outcome.changed
+
+
+# A message of nothing but directives (decision 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "answer"),
+    [
+        ('<**stopMessage:"T",2**>', "T", "Auto-continue is on, at most 2 times."),
+        ("<**stopMessage:on,4**>", "go", "Auto-continue is on, at most 4 times."),
+        ("<**stopMessage:clear**>", None, "Auto-continue is cleared."),
+        ("<**clear**>", None, "Auto-continue is cleared."),
+        ("<**stopMessage:off**>", None, "Auto-continue is off."),
+        ("<**gpt-5**>", None, "No directive was understood, and there is nothing to answer."),
+    ],
+)
+def test_g5_an_emptied_turn_says_the_text_that_was_set_or_is_answered_without_the_model(
+    text: str, asked: str | None, answer: str
+):
+    reading = take_directives([UserItem(text)])
+    assert reading.emptied_turn == 0
+    state = apply_directives(armed(), reading.found, now_ms=5000).state
+    assert settle_emptied_turn(reading.found, state) == EmptiedTurn(asked, answer)
+
+
+def test_g5_a_mode_without_a_text_is_answered_without_the_model():
+    on = found(SetMode(StageMode.ON))
+    state = apply_directives(None, on, now_ms=1).state
+    assert settle_emptied_turn(on, state).text is None
 
 
 # Without a session (decision 11)
