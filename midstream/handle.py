@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
+import trio
+
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage, Subscribe
 from midstream.actors.outcome import Outcome
@@ -39,10 +41,12 @@ class EventStream(Generic[T]):
         self,
         announcer: Address[AnnouncerMessage],
         session_id: str,
+        known: trio.Event,
         after: int,
         select: Callable[[SessionEvent], T | None],
     ) -> None:
         self._announcer = announcer
+        self._known = known
         self._session_id = session_id
         self._after = after
         self._select = select
@@ -62,6 +66,7 @@ class EventStream(Generic[T]):
         raise StopAsyncIteration
 
     async def _subscribe(self) -> Subscription:
+        await self._known.wait()
         return await self._announcer.ask(
             lambda reply: Subscribe(self._session_id, self._after, reply), _SUBSCRIBE_DEADLINE_S
         )
@@ -105,11 +110,16 @@ class SessionHandle:
         self._session = session
         self._announcer = announcer
         self._outcome = outcome
+        self._known = trio.Event()
+
+    def became_known(self) -> None:
+        """For the runtime: events of this session can be subscribed to from now on."""
+        self._known.set()
 
     @property
     def chunks(self) -> EventStream[Chunk]:
         """What the model says, from the beginning of the session."""
-        return EventStream(self._announcer, self.session_id, 0, _chunk)
+        return EventStream(self._announcer, self.session_id, self._known, 0, _chunk)
 
     def events(self, after: int = 0) -> EventStream[SessionEvent]:
         """Everything that happens in the session, behind event number `after`.
@@ -117,7 +127,9 @@ class SessionHandle:
         Raises `GapError` if events behind `after` are not remembered any more, and
         `UnknownSession` half a minute after the session's end.
         """
-        return EventStream(self._announcer, self.session_id, after, lambda event: event)
+        return EventStream(
+            self._announcer, self.session_id, self._known, after, lambda event: event
+        )
 
     async def result(self) -> SessionEnded:
         """Wait for the session's outcome. Leaving the wait does not end the session."""

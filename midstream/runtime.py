@@ -124,6 +124,7 @@ class Runtime:
         """Start a session, and let its conversation go when it is over."""
         try:
             await self._announcer.tell(Announce(handle.session_id, ()))
+            handle.became_known()
             try:
                 await self._sessions.start_child(tree)
             except MidstreamError as error:
