@@ -84,11 +84,7 @@ def classify_response(
     `headers` has lower-case names; `now_s` is the wall clock in seconds since 1970, which
     only a `retry-after` that names a date needs (its answer's own `date` serves as well).
     """
-    try:
-        decoded = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        decoded = body.decode("utf-8", "replace")
-    failure = classify_error(decoded, status)
+    failure = classify_error(decode_lax(body), status)
     asked_s = retry_after_s(headers, now_s)
     return msgspec.structs.replace(
         failure,
@@ -114,6 +110,14 @@ def classify_error(body: object, status: int | None = None) -> ProviderFailure:
         retry_after_s=_wait_in_body(error, message) if kind in _WAITING else None,
         request_id=_text(_mapping(body).get("request_id")),
     )
+
+
+def decode_lax(body: bytes) -> object:
+    """The JSON of an error body, or its text when it is none."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body.decode("utf-8", "replace")
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float | None = None) -> float | None:
@@ -154,8 +158,8 @@ def _kind_of(names: list[str], status: int | None) -> FailureKind:
 
 def _error_of(body: object) -> tuple[object, list[object]]:
     """The error inside a body, and its words from the most to the least precise."""
-    listed = cast(list[object], body) if isinstance(body, list) else []
-    body = listed[0] if listed else body  # Gemini wraps its error object in a list
+    if isinstance(body, list):  # Gemini wraps its error object in a list
+        return _error_of(next(iter(cast(list[object], body)), None))
     error = _mapping(body).get("error", body)
     inner = _mapping(error)
     words = [inner.get("code"), inner.get("type"), inner.get("status"), inner.get("status_code")]

@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from midstream.messages.conversation import ModelRequest
-from midstream.messages.stream import AnyStreamMessage
+from midstream.messages.failure import ProviderFailure
+from midstream.messages.stream import AnyStreamMessage, StreamFailed
 
 StreamBatches = AsyncIterator[Sequence[AnyStreamMessage]]
 """What a stream yields: for each read, the messages that it completed; never empty."""
@@ -41,3 +42,27 @@ class Provider(Protocol):
         within a bounded time, under cancellation too.
         """
         ...
+
+    async def aclose(self) -> None:
+        """Let go of what is kept between streams (idle connections). Streams go on."""
+        ...
+
+
+class ReadyBatches:
+    """Batches that are all there already, as what `open` gives."""
+
+    def __init__(self, *batches: Sequence[AnyStreamMessage]) -> None:
+        self._batches = list(reversed(batches))
+
+    def __aiter__(self) -> "ReadyBatches":
+        return self
+
+    async def __anext__(self) -> Sequence[AnyStreamMessage]:
+        if not self._batches:
+            raise StopAsyncIteration
+        return self._batches.pop()
+
+
+def refused(failure: ProviderFailure) -> ReadyBatches:
+    """A stream that failed before it began."""
+    return ReadyBatches([StreamFailed(failure)])
