@@ -1,0 +1,198 @@
+"""Reads what a rule file says about when its rule matches: conditions, scope, path gate.
+
+The second half of `rule_file.py`, which is its only caller. Whatever is left out here
+narrows a rule or takes it out of the watch; nothing that is invalid ever widens it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from midstream.rules.condition_check import check_condition
+from midstream.rules.dialect_error import DialectError, UntranslatableError
+from midstream.rules.globs import GlobError, compile_glob
+from midstream.rules.problem import Complaint, Severity
+from midstream.rules.rule import DEFAULT_SCOPE, Dialect, ScopeToken, Source
+from midstream.rules.rule_fields import FieldReader, Located
+from midstream.rules.scope import glob_scope, is_path_pattern, parse_scope, split_list
+
+ConditionCheck = Callable[[str, Dialect], tuple[str, ...]]
+"""Warnings for a valid condition; raises `DialectError` or `UntranslatableError`."""
+
+PATH_KEYS = {"github": "applyTo", "claude": "paths"}
+"""The key under which an origin's own files list path patterns, comma-separated or not."""
+
+_EVERYTHING = ("*", "**", "**/*")
+_CONDITION_KEYS = ("condition", "ttsr_trigger", "ttsrTrigger")
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a rule matches. `scope` is empty where no output can reach it; `conditions` are
+    valid. `everywhere` is a GitHub file's `applyTo` without a limit."""
+
+    dialect: Dialect
+    conditions: tuple[Located, ...]
+    all_conditions: bool
+    match_anything: bool
+    scope: tuple[ScopeToken, ...]
+    globs: tuple[str, ...]
+    everywhere: bool
+
+
+def read_trigger(
+    fields: FieldReader, origin: str, check: ConditionCheck = check_condition
+) -> Trigger:
+    """The trigger that the fields describe; what is invalid goes to `fields.problems`."""
+    dialect = fields.choice("dialect", Dialect) or Dialect.ECMASCRIPT
+    written, all_conditions = _written_conditions(fields)
+    path_patterns = [item for item in written if is_path_pattern(item.text)]
+    regexes = [item for item in written if item not in path_patterns]
+    valid = [item for item in regexes if _is_valid(fields, item, dialect, check)]
+    if all_conditions and len(valid) < len(regexes):
+        what = "not all conditions are valid, so the rule is not watched for"
+        fields.complain("all", Severity.WARNING, what, "mend or remove them")
+        valid = []
+    anything = bool(path_patterns) and not regexes
+    globs = _read_globs(fields, origin)
+    everywhere = origin == "github" and any(glob.text in _EVERYTHING for glob in globs)
+    gate = [] if everywhere else [glob for glob in globs if is_glob(fields, glob)]
+    scope = _read_scope(fields, path_patterns, anything)
+    if globs and not everywhere:
+        scope = _gated(fields, scope) if gate else ()
+    return Trigger(
+        dialect=dialect,
+        conditions=tuple(valid),
+        all_conditions=all_conditions and bool(valid),
+        match_anything=anything,
+        scope=scope,
+        # A lost gate stays readable; without scope nothing asks it.
+        globs=() if everywhere else tuple(glob.text for glob in gate or globs),
+        everywhere=everywhere,
+    )
+
+
+def is_glob(fields: FieldReader, item: Located) -> bool:
+    """Whether a path pattern can be used; if not, a problem says why."""
+    try:
+        compile_glob(item.text)
+    except GlobError as error:
+        fields.pass_on(item.line, Complaint(Severity.WARNING, f"a glob is ignored: {error}"))
+        return False
+    return True
+
+
+def _written_conditions(fields: FieldReader) -> tuple[list[Located], bool]:
+    """The conditions as the file has them, and whether all of them must hold.
+
+    `all: true` AND-s the list of `condition`; `all:` with a list is that list, AND-ed,
+    together with a single `condition` (spec/ttsr.md 0.14).
+    """
+    present = [key for key in _CONDITION_KEYS if fields.has(key)]
+    for ignored in present[1:]:
+        what = f"`{ignored}` is not read beside `{present[0]}`"
+        fields.complain(ignored, Severity.WARNING, what, "make one list of them")
+    conditions = fields.texts(present[0]) if present else []
+    required = fields.fields["all"].value if fields.has("all") else False
+    if isinstance(required, bool):
+        return conditions, required
+    if len(conditions) > 1:
+        what = "`all` with a list cannot stand beside several conditions"
+        mend = "write one list, and `all: true` if each of it must hold"
+        fields.complain("all", Severity.WARNING, f"{what}; the rule is not watched for", mend)
+        return [], False
+    unique = {item.text: item for item in [*fields.texts("all"), *conditions]}
+    return list(unique.values()), True
+
+
+def _is_valid(fields: FieldReader, item: Located, dialect: Dialect, check: ConditionCheck) -> bool:
+    shown = item.text if len(item.text) <= 60 else item.text[:59] + "…"
+    try:
+        warnings = check(item.text, dialect)
+    except (DialectError, UntranslatableError) as error:
+        where = f" at character {error.position}" if isinstance(error, DialectError) else ""
+        what = f"condition `{shown}` is ignored: {error.reason}{where}"
+        fields.pass_on(item.line, Complaint(Severity.WARNING, what, error.mend))
+        return False
+    for warning in warnings:
+        complaint = Complaint(Severity.WARNING, f"condition `{shown}`: {warning}")
+        fields.pass_on(item.line, complaint)
+    return True
+
+
+def _read_globs(fields: FieldReader, origin: str) -> list[Located]:
+    """The path gate as written: under the origin's own key, else under `globs`."""
+    own_key = PATH_KEYS.get(origin)
+    if own_key and fields.has(own_key):
+        items = fields.texts(own_key)
+        return [Located(glob, item.line) for item in items for glob in split_list(item.text)]
+    written = fields.texts("globs")
+    if fields.has("globs") and isinstance(fields.fields["globs"].value, str):
+        for item in written:
+            if len(split_list(item.text)) > 1:
+                what = "`globs` with a single text is one pattern, its commas included"
+                fields.complain("globs", Severity.WARNING, what, "write a list, one item each")
+    return written
+
+
+def _read_scope(
+    fields: FieldReader, path_patterns: list[Located], anything: bool
+) -> tuple[ScopeToken, ...]:
+    explicit = _explicit_scope(fields)
+    shorthand = _shorthand_scope(fields, path_patterns)
+    if explicit is None:
+        return shorthand if path_patterns else DEFAULT_SCOPE
+    if anything:
+        explicit = _with_path(fields, explicit)
+    return tuple(dict.fromkeys(explicit + shorthand))
+
+
+def _explicit_scope(fields: FieldReader) -> tuple[ScopeToken, ...] | None:
+    """The scope that the file gives, or None where it gives none."""
+    items = fields.texts("scope")
+    if not items:
+        return None
+    tokens: list[ScopeToken] = []
+    for item in items:
+        found, complaints = parse_scope([item.text])
+        tokens += found
+        for complaint in complaints:
+            fields.pass_on(item.line, complaint)
+    if not tokens:
+        what = "nothing of the scope can be reached, so it makes the rule match nowhere"
+        fields.complain("scope", Severity.WARNING, what, "name text, thinking or a tool")
+    return tuple(tokens)
+
+
+def _shorthand_scope(fields: FieldReader, patterns: list[Located]) -> tuple[ScopeToken, ...]:
+    """Conditions that are path patterns; said aloud, since they may be meant otherwise."""
+    tokens: list[ScopeToken] = []
+    for item in patterns:
+        if is_glob(fields, item):
+            tokens += glob_scope(item.text)
+            what = f"condition `{item.text}` was read as a path pattern: edits and writes there"
+            mend = "for a regular expression, write it as `(?:...)`"
+            fields.pass_on(item.line, Complaint(Severity.NOTE, what, mend))
+    return tuple(tokens)
+
+
+def _with_path(fields: FieldReader, explicit: tuple[ScopeToken, ...]) -> tuple[ScopeToken, ...]:
+    """The tokens under which "any text" is bounded by a path; without one, a condition that
+    is only a path pattern would match all prose, or all calls of a tool."""
+    kept = tuple(token for token in explicit if token.glob is not None)
+    if kept != explicit:
+        what = "a condition that is only a path pattern does not apply to scopes without a path"
+        fields.complain("scope", Severity.WARNING, what, "add a regular expression to `condition`")
+    return kept
+
+
+def _gated(fields: FieldReader, scope: tuple[ScopeToken, ...]) -> tuple[ScopeToken, ...]:
+    """The tokens that a rule with `globs` can be reached through: prose has no path, so that
+    the gate never opens there (spec/ttsr.md 0.15)."""
+    tools = tuple(token for token in scope if token.source is Source.TOOL)
+    if scope and not tools:
+        what = "`globs` need a path and this scope has none, so the rule is not watched for"
+        fields.complain("globs", Severity.WARNING, what, "add a tool to `scope`, or drop `globs`")
+    elif tools != scope and fields.texts("scope"):
+        what = "`globs` need a path, so text and thinking are not watched"
+        fields.complain("scope", Severity.WARNING, what, "make it a rule of its own")
+    return tools
