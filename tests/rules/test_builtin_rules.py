@@ -1,12 +1,15 @@
 """The bundled rules: each says what to do instead, and its examples hold."""
 
+import msgspec
 import pytest
 import regex
 
 from midstream.rules.buckets import can_watch
 from midstream.rules.condition import compile_condition
 from midstream.rules.discovery import builtin_rules
+from midstream.rules.example_check import TrialSettings, check_examples
 from midstream.rules.globs import candidate_paths, compile_glob
+from midstream.rules.lint import lint
 from midstream.rules.rule import Action, Example, InterruptMode, Rule, Source
 from midstream.rules.tool_names import same_tool
 
@@ -79,6 +82,20 @@ def test_an_example_is_in_scope_and_matches_as_it_says(rule: Rule, example: Exam
     assert is_in_scope(rule, example.tool, example.path)
     found = [pattern for pattern in rule.conditions if regex.search(pattern, example.text)]
     assert bool(found) is example.matches
+
+
+@pytest.mark.parametrize("rule", BUILTIN.rules, ids=lambda rule: rule.name)
+def test_its_examples_hold_in_a_stream_however_it_is_cut(rule: Rule):
+    results = check_examples(rule, TrialSettings(cuts=2))
+
+    assert [result.failure for result in results if result.failure] == []
+
+
+def test_the_linter_has_nothing_to_say_of_them():
+    # It leaves bundled rules out, as they are not the user's to mend.
+    rules = [msgspec.structs.replace(rule, origin="midstream") for rule in BUILTIN.rules]
+
+    assert [str(problem) for problem in lint(rules)] == []
 
 
 @pytest.mark.parametrize("rule", BUILTIN.rules, ids=lambda rule: rule.name)
