@@ -118,11 +118,15 @@ class _Search:
         self.seen: set[Path] = set()
 
     def run(self, cwd: Path, home: Path) -> Discovery:
+        repository = _repository_of(cwd)
+        if repository is not None and self._untrusted_root(cwd) is not None:
+            # Whoever wrote the sub-directory wrote the rest of the repository too.
+            self.untrusted.append(Path(os.path.realpath(repository)))
         places = locations(
             cwd,
             home,
             self.settings,
-            repository=_repository_of(cwd),
+            repository=repository,
             plugin_roots=self._plugin_roots(home),
         )
         for location in places:

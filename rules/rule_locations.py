@@ -26,7 +26,8 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `user_providers` are the foreign tools whose user-level directories are read, `*` or
     `all` for each; `disabled_providers` are not read at all. `untrusted_dirs` are
-    directories from which, and from below which, only native rules load.
+    directories from which, and from below which, only native rules load; a working
+    directory in one of them makes its whole repository one.
     """
 
     user_providers: frozenset[str] = frozenset()

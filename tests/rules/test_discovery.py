@@ -211,6 +211,17 @@ def test_an_untrusted_directory_gives_native_rules_only(machine: Machine):
     assert len(found.problems) == 2
 
 
+def test_an_untrusted_working_directory_makes_its_repository_untrusted(machine: Machine):
+    machine.write("repo/.agents/rules/agents.md")
+    machine.write("repo/.clinerules/cline.md")
+    secret = machine.write("home/secret.md", body="s3cret")
+    (machine.repo / ".omp").mkdir()
+    (machine.repo / ".omp" / "RULES.md").symlink_to(secret)
+
+    assert names(machine.discover()) == ["RULES@project", "agents", "cline"]
+    assert machine.discover(untrusted_dirs=(machine.cwd,)).rules == ()
+
+
 def test_a_link_out_of_an_untrusted_directory_is_not_followed(machine: Machine):
     secret = machine.write("home/secret.md", body="s3cret")
     rules = machine.cwd / ".midstream" / "rules"
