@@ -20,6 +20,7 @@ from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import SchedulerMessage
 from midstream.actors.rule_matcher import MatcherMessage
 from midstream.actors.stream_monitor import MonitorMessage
+from midstream.actors.tool_runner import ToolRunnerMessage
 from midstream.actors.turn import Message, Turn
 from midstream.actors.turn_effects import (
     Abort,
@@ -43,15 +44,19 @@ from midstream.messages.work import (
     AbortAttempt,
     ActorLost,
     Cancel,
+    CancelTools,
     FinishSession,
     ForgetTimers,
     Interrupt,
     Recorded,
     RecordFailed,
+    RunTools,
     StartAttempt,
     StartTimers,
+    ToolsLost,
     WatchAttempt,
 )
+from midstream.stores.conversation_load import Conversation
 
 SessionMessage = Message | Down
 
@@ -69,6 +74,7 @@ class Neighbours:
     monitor: Address[MonitorMessage]
     matcher: Address[MatcherMessage]
     scheduler: Address[SchedulerMessage]
+    tools: Address[ToolRunnerMessage]
     ledger: Address[LedgerMessage]
     announcer: Address[AnnouncerMessage]
 
@@ -95,8 +101,9 @@ class Session(Actor[SessionMessage]):
         near = self._neighbours
         self.watch(near.monitor)
         self.watch(near.matcher)
+        self.watch(near.tools)
         settings = self._settings
-        conversation = await near.ledger.ask(
+        conversation: Conversation = await near.ledger.ask(
             lambda reply: LoadConversation(settings.conversation_id, reply), RECORD_DEADLINE_S
         )
         context = settle_history(conversation.items, settings.format)
@@ -124,8 +131,10 @@ class Session(Actor[SessionMessage]):
         finally:
             self._outcome.settle(last.recording.ended)
 
-    def _lost(self, down: Down) -> ActorLost:
+    def _lost(self, down: Down) -> ActorLost | ToolsLost:
         reason = down.reason.error if isinstance(down.reason, Crashed) else "stopped"
+        if down.who == self._neighbours.tools.who:
+            return ToolsLost(f"{down.who}: {reason}")
         return ActorLost(f"{down.who}: {reason}", down.who == self._neighbours.monitor.who)
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
@@ -145,8 +154,10 @@ class Session(Actor[SessionMessage]):
                     await near.monitor.tell(StartAttempt(attempt, request))
                 case Record():
                     self.spawn(self._write, effect)
-                case RunCalls() | StopCalls():
-                    pass
+                case RunCalls(attempt, calls):
+                    await near.tools.tell(RunTools(attempt, calls))
+                case StopCalls(attempt):
+                    await near.tools.tell(CancelTools(attempt))
                 case Leave():
                     self.end()
 

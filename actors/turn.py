@@ -17,11 +17,19 @@ Stop is an epoch (design.md invariant 3): once a stop was asked for, no phase le
 to `Streaming`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from midstream.actors.turn_calls import (
+    REFUSED,
+    answers,
+    message_alone,
+    shown,
+    unanswered,
+    with_reminders,
+)
 from midstream.actors.turn_effects import (
     Abort,
     DropTimers,
@@ -52,11 +60,9 @@ from midstream.actors.turn_settings import ContextMode, OnExhausted, TurnSetting
 from midstream.messages.accumulate import Accumulator, PartialTranscript, StreamState
 from midstream.messages.conversation import (
     AnyItem,
-    AssistantItem,
     ModelRequest,
     ReminderItem,
     ToolCallPart,
-    ToolResultItem,
 )
 from midstream.messages.events import (
     AnyEvent,
@@ -72,14 +78,22 @@ from midstream.messages.events import (
     SessionStarted,
     Text,
     Thinking,
-    ToolResult,
     ToolUse,
+    ToolWanted,
 )
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.record import SessionStatus
-from midstream.messages.settle import Ending, Outcome, settle
+from midstream.messages.settle import (
+    Ending,
+    Outcome,
+    ToolOutcome,
+    ToolState,
+    open_calls,
+    settle,
+)
 from midstream.messages.stream import (
     AnyStreamMessage,
+    StopReason,
     TextDelta,
     ThinkingDelta,
     ToolCallFinished,
@@ -100,7 +114,8 @@ from midstream.messages.work import (
     Recording,
     RetryDue,
     SettleOverdue,
-    ToolFinished,
+    ToolSettled,
+    ToolsLost,
     WatchedBatch,
     WatchedEnd,
 )
@@ -115,7 +130,8 @@ Message = (
     | Cancel
     | Recorded
     | RecordFailed
-    | ToolFinished
+    | ToolSettled
+    | ToolsLost
     | ActorLost
     | ConditionSuspended
     | PassageOverflowed
@@ -129,6 +145,8 @@ class _Attempt:
     heard: Accumulator
     deferred: list[Verdict] = field(default_factory=list[Verdict])
     folded: list[Verdict] = field(default_factory=list[Verdict])
+    refused: set[str] = field(default_factory=set[str])
+    """Ids of calls that must not be run."""
 
 
 class Turn:
@@ -154,6 +172,9 @@ class Turn:
         self._began_at = now
         self._now = now
         self._number = 0
+        self._restarts = 0
+        self._tool_rounds = 0
+        self._tools_ran_s = 0.0
         self._step = 0
         self._attempt = _Attempt(Accumulator(settings.format))
         self._usage: Usage | None = None
@@ -189,8 +210,10 @@ class Turn:
                 return self._on_recorded()
             case RecordFailed(step, error), Writing(expected) if step == expected:
                 return self._on_record_failed(error)
-            case ToolFinished(attempt=attempt), RunningCalls(live) if attempt == live:
-                return self._on_tool_finished(message)
+            case ToolSettled(attempt=attempt), RunningCalls(live) if attempt == live:
+                return self._on_tool_settled(message)
+            case ToolsLost(), RunningCalls():
+                return self._on_tools_lost()
             case ConditionSuspended(_, rule, condition, reason), _:
                 return [Publish((RuleSuspended(rule, condition, reason),))]
             case PassageOverflowed(attempt, source, limit_chars), Streaming():
@@ -246,6 +269,10 @@ class Turn:
                 self._attempt.deferred.append(verdict)
             case VerdictAction.FOLD:
                 self._attempt.folded.append(verdict)
+            case VerdictAction.EXHAUSTED if verdict.call_id and self._settings.runs_tools:
+                # The stream is not cut any more, but a call that breaks the rule never runs.
+                self._attempt.refused.add(verdict.call_id)
+                self._attempt.folded.append(verdict)
             case VerdictAction.EXHAUSTED:
                 self._exhausted = f"{verdict.rule}: {verdict.reason}"
             case _:
@@ -299,7 +326,7 @@ class Turn:
         return self._retry(then, partial)
 
     def _retry(self, then: Retry, partial: PartialTranscript) -> list[Effect]:
-        if (spent := self._spent_budget()) is not None:
+        if (spent := self._draw_on_budget()) is not None:
             return self._finish(
                 Conclusion(SessionStatus.CAPPED, spent), self._settled(partial, Ending.FAILED)
             )
@@ -334,45 +361,122 @@ class Turn:
         """The model has said what it wanted to say: run its calls, remind, or end."""
         items = self._settled(partial, Ending.FINISHED)
         self._output = partial.text or self._output
-        calls = _open_calls(items)
+        calls = open_calls(items)
         if calls and self._settings.runs_tools:
-            return self._append(items, calls)
-        if self._attempt.deferred and not calls:
-            if (spent := self._spent_budget()) is not None:
+            return self._begin_tool_round(items, calls)
+        if not calls and (self._attempt.deferred or self._waits_in_vain(partial)):
+            if (spent := self._draw_on_budget()) is not None:
                 return self._finish(Conclusion(SessionStatus.CAPPED, spent), items)
-            return self._append((*items, self._reminder(self._attempt.deferred, interrupted=False)))
+            return self._append((*items, *self._deferred_reminder()))
         status = SessionStatus.CAPPED if self._exhausted else SessionStatus.COMPLETED
         conclusion = Conclusion(status, self._exhausted, stop_reason=partial.stop_reason)
         return self._finish(conclusion, items)
 
     # --- tools
 
-    def _run_calls(self, calls: tuple[ToolCallPart, ...]) -> list[Effect]:
-        self.phase = RunningCalls(self._number, frozenset(call.call_id for call in calls))
-        return [RunCalls(self._number, calls)]
+    def _waits_in_vain(self, partial: PartialTranscript) -> bool:
+        """Whether the model waits for results of calls none of which was valid. The marker
+        among the message's items tells it so (spec/lessons.md E 8)."""
+        asked = partial.calls and partial.stop_reason is StopReason.TOOL_USE
+        return bool(asked) and self._settings.runs_tools
 
-    def _on_tool_finished(self, answer: ToolFinished) -> list[Effect]:
+    def _begin_tool_round(
+        self, items: tuple[AnyItem, ...], calls: tuple[ToolCallPart, ...]
+    ) -> list[Effect]:
+        """Put the message on record; its calls are run when it is."""
+        limit = self._settings.budget.max_tool_rounds
+        if self._tool_rounds >= limit:
+            conclusion = Conclusion(SessionStatus.CAPPED, f"{limit} rounds of tool calls were run")
+            return self._finish_unrun(conclusion, calls, message_alone(items))
+        self._tool_rounds += 1
+        return self._append(message_alone(items), calls)
+
+    def _run_calls(self, calls: tuple[ToolCallPart, ...]) -> list[Effect]:
+        refused = [call for call in calls if call.call_id in self._attempt.refused]
+        outcomes = {call.call_id: REFUSED for call in refused}
+        self.phase = RunningCalls(self._number, calls, outcomes, self._now)
+        to_run = unanswered(calls, outcomes)
+        events: list[AnyEvent] = [
+            ToolWanted(self._number, call.call_id, call.name, call.arguments)
+            for call in to_run
+            if call.name in self._settings.host_tools
+        ]
+        events += shown(refused, outcomes, self._settings.format)
+        effects: list[Effect] = [RunCalls(self._number, to_run)] if to_run else []
+        if events:
+            # Behind the calls, so that an answer which comes at once finds its call waiting.
+            effects.append(Publish(tuple(events)))
+        return effects if to_run else effects + self._when_answered()
+
+    def _on_tool_settled(self, settled: ToolSettled) -> list[Effect]:
+        assert isinstance(self.phase, RunningCalls)
+        waiting = self._unanswered(self.phase)
+        about = tuple(call for call in waiting if call.call_id == settled.call_id)
+        return self._settle_calls(about, settled.outcome) if about else []
+
+    def _on_tools_lost(self) -> list[Effect]:
+        """What ran may have had effects, and nobody knows any more: say so, and go on."""
         assert isinstance(self.phase, RunningCalls)
         phase = self.phase
-        if answer.call_id not in phase.waiting:
-            return []
-        result = ToolResultItem(answer.call_id, answer.tool, answer.content, answer.is_error)
-        shown = ToolResult(answer.call_id, answer.tool, answer.content, answer.is_error)
-        waiting = phase.waiting - {answer.call_id}
-        self.phase = RunningCalls(phase.attempt, waiting, (*phase.results, result))
-        effects: list[Effect] = [Publish((shown,))]
-        return effects if waiting else effects + self._go_on_with(self.phase.results)
+        # To go on is a recovery, and draws on what midstream may start by itself.
+        if phase.stop is None and (spent := self._draw_on_budget()) is not None:
+            self.phase = replace(phase, stop=Conclusion(SessionStatus.CAPPED, spent))
+        lost = self._settle_calls(self._unanswered(phase), ToolOutcome(ToolState.UNKNOWN))
+        # A runner that is restarted finds these calls in its mailbox, if it had not read them.
+        return [StopCalls(phase.attempt), *lost]
 
-    def _go_on_with(self, results: tuple[ToolResultItem, ...]) -> list[Effect]:
-        """All calls are answered: their reminders go with them, and the model goes on."""
-        items: list[AnyItem] = list(results)
-        for result in results:
-            about = [v for v in self._attempt.folded if v.call_id == result.call_id]
-            if about:
-                items.append(self._reminder(about, interrupted=False, call_id=result.call_id))
-        if self._attempt.deferred:
-            items.append(self._reminder(self._attempt.deferred, interrupted=False))
-        return self._append(tuple(items))
+    def _settle_calls(self, calls: tuple[ToolCallPart, ...], outcome: ToolOutcome) -> list[Effect]:
+        assert isinstance(self.phase, RunningCalls)
+        known = {call.call_id: outcome for call in calls}
+        self.phase = replace(self.phase, outcomes={**self.phase.outcomes, **known})
+        effects: list[Effect] = [Publish(shown(calls, known, self._settings.format))]
+        return effects if self._unanswered(self.phase) else effects + self._when_answered()
+
+    def _when_answered(self) -> list[Effect]:
+        """The results go on record with the reminders that belong to them, and the model
+        goes on; or the session ends, if a stop was asked for meanwhile."""
+        assert isinstance(self.phase, RunningCalls)
+        phase = self.phase
+        self._tools_ran_s += self._now - phase.since
+        if phase.stop is not None:
+            return self._finish(phase.stop, self._last_answers(phase.outcomes, phase.stop))
+        items = self._answers(phase.outcomes, Ending.FINISHED)
+        reminded = with_reminders(items, self._attempt.folded, self._reminder_in_result)
+        return self._append((*reminded, *self._deferred_reminder()))
+
+    def _answers(self, outcomes: Mapping[str, ToolOutcome], ending: Ending) -> tuple[AnyItem, ...]:
+        partial = self._attempt.heard.snapshot()
+        return answers(partial, outcomes, ending, self._settings.format)
+
+    def _last_answers(
+        self, outcomes: Mapping[str, ToolOutcome], conclusion: Conclusion
+    ) -> tuple[AnyItem, ...]:
+        """Results for a session that ends here. Only a call that has returned brings its
+        reminder; that of any other is released (spec/ttsr.md 0.6)."""
+        items = self._answers(outcomes, _ending(conclusion))
+        returned = [
+            verdict
+            for verdict in self._attempt.folded
+            if (outcome := outcomes.get(verdict.call_id or ""))
+            and outcome.state is ToolState.RETURNED
+        ]
+        return with_reminders(items, returned, self._reminder_in_result)
+
+    def _finish_unrun(
+        self,
+        conclusion: Conclusion,
+        calls: tuple[ToolCallPart, ...],
+        before: tuple[AnyItem, ...] = (),
+    ) -> list[Effect]:
+        """End the session with calls that were never started."""
+        outcomes = {call.call_id: ToolOutcome(ToolState.NOT_STARTED) for call in calls}
+        items = (*before, *self._answers(outcomes, _ending(conclusion)))
+        events = shown(calls, outcomes, self._settings.format)
+        return [Publish(events), *self._finish(conclusion, items)]
+
+    @staticmethod
+    def _unanswered(phase: RunningCalls) -> tuple[ToolCallPart, ...]:
+        return unanswered(phase.calls, phase.outcomes)
 
     # --- stopping, and what goes wrong
 
@@ -389,8 +493,10 @@ class Turn:
             case Writing(step, recording, StartNext() | RunNext() as then, None):
                 self.phase = Writing(step, recording, then, conclusion)
                 return []
-            case RunningCalls(attempt, _, results):
-                return [StopCalls(attempt), *self._finish(conclusion, results)]
+            case RunningCalls(attempt, stop=None) as phase:
+                # What returns meanwhile counts as returned (spec/lessons.md E 7).
+                self.phase = replace(phase, stop=conclusion)
+                return [StopCalls(attempt)]
             case _:
                 return []
 
@@ -411,16 +517,17 @@ class Turn:
             case _:
                 return []
 
-    def _spent_budget(self) -> str | None:
-        """Why nothing more may be started for this prompt, or None if it may."""
+    def _draw_on_budget(self) -> str | None:
+        """Take one start from the budget; or say why there is none left for this prompt."""
         budget = self._settings.budget
-        if self._number > budget.max_restarts:
+        if self._restarts >= budget.max_restarts:
             return f"{self._number} attempts were made for this prompt"
-        if self._now - self._began_at >= budget.max_s:
+        if self._now - self._began_at - self._tools_ran_s >= budget.max_s:
             return f"this prompt has taken {budget.max_s:g} seconds"
         output_tokens = (self._usage or Usage()).output_tokens or 0
         if budget.max_output_tokens is not None and output_tokens >= budget.max_output_tokens:
             return f"{output_tokens} output tokens were spent on this prompt"
+        self._restarts += 1
         return None
 
     def abandon(self, reason: str, now: float, *, crashed: bool) -> Record | None:
@@ -441,6 +548,12 @@ class Turn:
         items: tuple[AnyItem, ...] = ()
         if isinstance(self.phase, Streaming | Settling):
             items = self._settled(self._attempt.heard.snapshot(), Ending.FAILED)
+        elif isinstance(self.phase, RunningCalls):
+            lost = dict.fromkeys(
+                (call.call_id for call in self._unanswered(self.phase)),
+                ToolOutcome(ToolState.UNKNOWN),
+            )
+            items = self._answers({**self.phase.outcomes, **lost}, Ending.FAILED)
         status = SessionStatus.FAILED if crashed else SessionStatus.CANCELLED
         self._finish(Conclusion(status, reason), items)
         assert isinstance(self.phase, Writing)
@@ -482,6 +595,8 @@ class Turn:
             self.phase = Over()
             return [Publish((then.ended,)), Leave()]
         effects = self._take_into_context(then.items)
+        if isinstance(then, RunNext) and stop is not None:
+            return effects + self._finish_unrun(stop, then.calls)
         if stop is not None:
             return effects + self._finish(stop, ())
         if isinstance(then, RunNext):
@@ -527,6 +642,13 @@ class Turn:
         rules = tuple(dict.fromkeys(verdict.rule for verdict in verdicts))
         return ReminderItem(text, rules, interrupted, call_id)
 
+    def _reminder_in_result(self, verdicts: Sequence[Verdict], call_id: str) -> ReminderItem:
+        return self._reminder(verdicts, interrupted=False, call_id=call_id)
+
+    def _deferred_reminder(self) -> tuple[ReminderItem, ...]:
+        deferred = self._attempt.deferred
+        return (self._reminder(deferred, interrupted=False),) if deferred else ()
+
     def _count(self, partial: PartialTranscript) -> None:
         self._usage = partial.usage if self._usage is None else self._usage.plus(partial.usage)
 
@@ -552,13 +674,7 @@ def _shown(attempt: int, messages: Iterable[AnyStreamMessage]) -> Iterable[AnyEv
                 pass
 
 
-def _open_calls(items: Iterable[AnyItem]) -> tuple[ToolCallPart, ...]:
-    """The calls of the message that nothing has answered yet."""
-    answered = {item.call_id for item in items if isinstance(item, ToolResultItem)}
-    return tuple(
-        part
-        for item in items
-        if isinstance(item, AssistantItem)
-        for part in item.parts
-        if isinstance(part, ToolCallPart) and part.call_id not in answered
-    )
+def _ending(conclusion: Conclusion) -> Ending:
+    """How the attempt ended whose calls are settled for this conclusion."""
+    stopped = conclusion.status is SessionStatus.CANCELLED
+    return Ending.INTERRUPTED if stopped else Ending.FINISHED

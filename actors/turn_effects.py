@@ -46,12 +46,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RunCalls:
+    """Run these side by side; each is answered with a `ToolSettled`."""
+
     attempt: int
     calls: tuple[ToolCallPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StopCalls:
+    """Stop what runs; what it came to is still to be said of each call."""
+
     attempt: int
 
 

@@ -1,12 +1,14 @@
 """Where a turn stands, and what it is about to do next."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from midstream.messages.conversation import AnyItem, ToolCallPart, ToolResultItem
+from midstream.messages.conversation import AnyItem, ToolCallPart
 from midstream.messages.events import SessionEnded
 from midstream.messages.failure import ProviderFailure
 from midstream.messages.record import SessionStatus
+from midstream.messages.settle import ToolOutcome
 from midstream.messages.stream import StopReason
 from midstream.messages.verdict import Verdict
 from midstream.messages.work import Recording
@@ -83,9 +85,14 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class RunningCalls:
+    """The calls of a message that is on record. `outcomes` has, by call id, what is known
+    of those that are over. `stop` is set when a stop was asked for meanwhile."""
+
     attempt: int
-    waiting: frozenset[str]
-    results: tuple[ToolResultItem, ...] = ()
+    calls: tuple[ToolCallPart, ...]
+    outcomes: Mapping[str, ToolOutcome]
+    since: float
+    stop: Conclusion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,16 @@ class OnExhausted(Enum):
 class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
     """What midstream may start by itself for one prompt (design.md invariant 7).
 
-    Attempts beyond the first, output tokens of all attempts, seconds since the prompt.
+    `max_restarts` counts the attempts that midstream starts beyond the first: retries,
+    follow-ups, recoveries. Output tokens are those of all attempts, seconds those since the
+    prompt in which no tool ran. An attempt that brings the model the results of its calls is
+    one that the model asked for, and counts against `max_tool_rounds` alone.
     """
 
     max_restarts: int = 16
     max_output_tokens: int | None = None
     max_s: float = 900.0
+    max_tool_rounds: int = 200
 
 
 class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,8 @@ class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     runs_tools: bool = False
     """Whether completed calls are run, or answered by the host, within this session."""
+    host_tools: frozenset[str] = frozenset()
+    """Names of the tools whose calls the host answers."""
     max_tokens: int | None = None
     options: dict[str, object] = msgspec.field(default_factory=dict[str, object])
     cwd: str = ""

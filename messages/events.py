@@ -54,8 +54,20 @@ class ToolUse(Event, frozen=True, tag="tool_use"):
     arguments: str
 
 
+class ToolWanted(Event, frozen=True, tag="tool.wanted"):
+    """The host is to answer this call now: its message is complete, clean and on record.
+
+    Before this, a call that was shown may still be retracted.
+    """
+
+    attempt: int
+    call_id: str
+    tool: str
+    arguments: str
+
+
 class ToolResult(Event, frozen=True, tag="tool_result"):
-    """A tool call was answered."""
+    """A tool call was answered, or it is known that it was not, or may not have been, run."""
 
     call_id: str
     tool: str
@@ -144,6 +156,7 @@ AnyEvent = (
     | Text
     | Thinking
     | ToolUse
+    | ToolWanted
     | ToolResult
     | RuleTriggered
     | Retracted

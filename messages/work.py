@@ -6,8 +6,10 @@ to; whoever receives one of a finished attempt drops it (design.md section 4).
 
 import msgspec
 
-from midstream.messages.conversation import AnyItem, ModelRequest
+from midstream.messages.conversation import AnyItem, ModelRequest, ToolCallPart
 from midstream.messages.events import SessionEnded
+from midstream.messages.reply import Reply
+from midstream.messages.settle import ToolOutcome
 from midstream.messages.stream import AnyStreamMessage
 from midstream.messages.verdict import Verdict
 
@@ -144,42 +146,53 @@ class Cancel(Work, frozen=True):
 # --- Session to ToolRunner, and back
 
 
-class RunTool(Work, frozen=True):
-    """Run one complete and clean call."""
+class RunTools(Work, frozen=True):
+    """Run the calls of one message, which is complete, clean and on record."""
 
     attempt: int
-    call_id: str
-    tool: str
-    arguments: str
+    calls: tuple[ToolCallPart, ...]
 
 
 class CancelTools(Work, frozen=True):
-    """Stop whatever runs."""
+    """Stop whatever runs of this attempt. Its calls are reported on all the same."""
 
     attempt: int
 
 
-class ToolFinished(Work, frozen=True):
-    """A call was answered, or could not be. `content` is text for the model."""
+class ToolSettled(Work, frozen=True):
+    """What became of a call; said once for each, whatever the way it ended."""
 
     attempt: int
     call_id: str
-    tool: str
-    content: str
-    is_error: bool = False
+    outcome: ToolOutcome
+
+
+class ToolsLost(Work, frozen=True):
+    """The ToolRunner crashed or was stopped: what it had not reported on will not come."""
+
+    reason: str
+
+
+# --- the host to ToolRunner
 
 
 class ToolAnswer(Work, frozen=True):
-    """The host answers a call itself."""
+    """The host answers a call itself. `attempt` tells calls apart whose ids a server uses
+    again; None for whichever waits. Answered with whether a call has taken it."""
 
     call_id: str
     content: str
-    is_error: bool = False
+    is_error: bool
+    attempt: int | None
+    reply: Reply[bool]
+
+
+# --- the supervisor's view
 
 
 class ActorLost(Work, frozen=True):
-    """An actor of this session crashed. `stream_closed` says that it was the one that
-    held the stream, which is therefore over."""
+    """An actor that the live stream needs crashed. `stream_closed` says that it was the
+    one that held the stream, which is therefore over."""
 
     reason: str
     stream_closed: bool

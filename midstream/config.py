@@ -82,6 +82,21 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
     max_restarts: int = 16
     max_output_tokens: int | None = None
     max_s: float = 900.0
+    max_tool_rounds: int = 200
+    """Messages of the model, for one prompt, whose calls are run."""
+
+
+class ToolsConfig(Section, frozen=True, kw_only=True):
+    """`[tools]`: what tool calls are bounded by."""
+
+    parallel: int = 8
+    """Functions of the host that run at the same time in one session."""
+    deadline_s: float = 120.0
+    """For a tool that has no deadline of its own."""
+    host_deadline_s: float = 600.0
+    """For a call that the host answers itself."""
+    result_limit_chars: int = 100_000
+    """Of a longer result the middle is left out."""
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -95,6 +110,7 @@ class Config(Section, frozen=True, kw_only=True):
     store: StoreConfig = StoreConfig()
     rules: RulesConfig = RulesConfig()
     budget: BudgetConfig = BudgetConfig()
+    tools: ToolsConfig = ToolsConfig()
 
 
 def load_config(path: Path) -> Config:
@@ -154,6 +170,7 @@ def _nearest(at: str, field: str) -> str:
         "store": StoreConfig,
         "rules": RulesConfig,
         "budget": BudgetConfig,
+        "tools": ToolsConfig,
     }
     known = [f.encode_name for f in msgspec.structs.fields(tables.get(at, Config))]
     near = difflib.get_close_matches(field, known, n=1)
@@ -169,6 +186,11 @@ def _check_numbers(config: Config, where: str) -> None:
         ("rules.passage_cap_chars", config.rules.passage_cap_chars, 1),
         ("budget.max_restarts", config.budget.max_restarts, 0),
         ("budget.max_s", config.budget.max_s, 0),
+        ("budget.max_tool_rounds", config.budget.max_tool_rounds, 0),
+        ("tools.parallel", config.tools.parallel, 1),
+        ("tools.deadline_s", config.tools.deadline_s, 0),
+        ("tools.host_deadline_s", config.tools.host_deadline_s, 0),
+        ("tools.result_limit_chars", config.tools.result_limit_chars, 1),
         ("provider.max_tokens", config.provider.max_tokens, 1),
         ("provider.pace_s", config.provider.pace_s, 0),
     ):

@@ -8,9 +8,11 @@ import trio
 
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage, Subscribe
+from midstream.actors.errors import AskFailed
 from midstream.actors.outcome import Outcome
 from midstream.actors.session import SessionMessage
 from midstream.actors.subscription import Subscription
+from midstream.actors.tool_runner import ToolRunnerMessage
 from midstream.messages.events import (
     Retracted,
     SessionEnded,
@@ -19,15 +21,17 @@ from midstream.messages.events import (
     Thinking,
     ToolResult,
     ToolUse,
+    ToolWanted,
 )
-from midstream.messages.work import Cancel, Interrupt
+from midstream.messages.work import Cancel, Interrupt, ToolAnswer
 
-Chunk = Text | Thinking | ToolUse | ToolResult | Retracted
+Chunk = Text | Thinking | ToolUse | ToolWanted | ToolResult | Retracted
 """What the model says, piece by piece. `Retracted` voids all pieces of its attempt."""
 
 T = TypeVar("T")
 
 _SUBSCRIBE_DEADLINE_S = 10.0
+_ANSWER_DEADLINE_S = 10.0
 
 
 class EventStream(Generic[T]):
@@ -102,12 +106,14 @@ class SessionHandle:
         session_id: str,
         conversation_id: str,
         session: Address[SessionMessage],
+        tools: Address[ToolRunnerMessage],
         announcer: Address[AnnouncerMessage],
         outcome: Outcome,
     ) -> None:
         self.session_id = session_id
         self.conversation_id = conversation_id
         self._session = session
+        self._tools = tools
         self._announcer = announcer
         self._outcome = outcome
         self._known = trio.Event()
@@ -140,6 +146,31 @@ class SessionHandle:
         """The outcome, or None while the session runs."""
         return self._outcome.ended
 
+    async def answer(
+        self,
+        call_id: str,
+        content: str,
+        *,
+        is_error: bool = False,
+        attempt: int | None = None,
+    ) -> bool:
+        """Answer a call for which `ToolWanted` came; `content` is text for the model.
+
+        Returns whether the answer was taken. It is not if the call does not wait for one:
+        before `ToolWanted`, after an answer, after the deadline, or when the session was
+        stopped. `attempt` is that of `ToolWanted`, for servers that use ids again.
+
+        >>> case midstream.ToolWanted(call_id=call_id, arguments=arguments):
+        ...     await handle.answer(call_id, await ask_somebody(arguments))
+        """
+        try:
+            return await self._tools.ask(
+                lambda reply: ToolAnswer(call_id, content, is_error, attempt, reply),
+                _ANSWER_DEADLINE_S,
+            )
+        except AskFailed:
+            return False
+
     async def interrupt(self) -> None:
         """Let the model stop. What it has said stays in the conversation.
 
@@ -157,4 +188,4 @@ class SessionHandle:
 
 def _chunk(event: SessionEvent) -> Chunk | None:
     said = event.event
-    return said if isinstance(said, Text | Thinking | ToolUse | ToolResult | Retracted) else None
+    return said if isinstance(said, Chunk) else None

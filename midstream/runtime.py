@@ -16,6 +16,7 @@ from midstream.actors.address import Address
 from midstream.actors.announcer import Announce, Announcer, AnnouncerMessage
 from midstream.actors.clock import Clock, Ids, SystemClock
 from midstream.actors.ledger import Ledger, LedgerMessage
+from midstream.actors.open_calls import ToolLimits
 from midstream.actors.outcome import Outcome
 from midstream.actors.turn_settings import PromptBudget, TurnSettings
 from midstream.assembly import RuleBook, build_provider, build_store, load_rules
@@ -37,6 +38,7 @@ from midstream.supervisors.dynamic_supervisor import DynamicSupervisor
 from midstream.supervisors.restart import Intensity
 from midstream.supervisors.session_tree import Watching, session_tree
 from midstream.supervisors.supervisor import Supervisor, open_supervisor
+from midstream.tools import Tool, offer
 
 RUNTIME_INTENSITY = Intensity(max_restarts=5, within_s=10.0)
 """Crashes of the Ledger and the Announcer that a runtime survives."""
@@ -78,6 +80,12 @@ class Runtime:
             new_arguments=self._new_arguments,
             passage_cap_chars=config.rules.passage_cap_chars,
         )
+        self._tool_limits = ToolLimits(
+            parallel=config.tools.parallel,
+            deadline_s=config.tools.deadline_s,
+            host_deadline_s=config.tools.host_deadline_s,
+            result_limit_chars=config.tools.result_limit_chars,
+        )
 
     def animate(
         self,
@@ -87,14 +95,22 @@ class Runtime:
         provider: Provider | None = None,
         model: str | None = None,
         system: str | None = None,
-        tools: Sequence[ToolSpec] = (),
+        tools: Sequence[Tool | ToolSpec] = (),
+        runs_tools: bool = True,
     ) -> SessionHandle:
         """Hand in a prompt; the session that answers it runs on by itself.
 
         Returns at once. Without a `conversation_id` a new conversation begins; with one
         the prompt continues it. What is not given is taken from the configuration.
-        Raises `ConversationBusy` if the conversation has a live session.
+
+        Calls of a `Tool` are run by the runtime. For those of a `ToolSpec` the session says
+        `ToolWanted` and waits for `SessionHandle.answer`. Without `runs_tools` the session
+        ends with the message that holds the calls, and the next prompt brings the results.
+
+        Raises `ConversationBusy` if the conversation has a live session, and `ToolError` if
+        two tools have the same name.
         """
+        offered = offer(tools, self._tool_limits)
         session_id = self._ids.session_id()
         conversation_id = conversation_id or session_id.replace("ses-", "con-", 1)
         if conversation_id in self._live:
@@ -105,19 +121,24 @@ class Runtime:
         provider = provider or self._provider
         items = (UserItem(prompt),) if isinstance(prompt, str) else tuple(prompt)
         outcome = Outcome()
-        tree, session = session_tree(
+        tree = session_tree(
             session_id,
-            settings=self._settings(conversation_id, provider, model, system, tools),
+            settings=self._settings(
+                conversation_id, provider, model, system, tools, offered.host, runs_tools
+            ),
             prompt=items,
             provider=provider,
             watching=self._watching,
+            tools=offered,
             ledger=self._ledger,
             announcer=self._announcer,
             outcome=outcome,
         )
-        handle = SessionHandle(session_id, conversation_id, session, self._announcer, outcome)
+        handle = SessionHandle(
+            session_id, conversation_id, tree.session, tree.tools, self._announcer, outcome
+        )
         self._live[conversation_id] = handle
-        self._nursery.start_soon(self._see_through, handle, tree, outcome)
+        self._nursery.start_soon(self._see_through, handle, tree.supervisor, outcome)
         return handle
 
     async def _see_through(self, handle: SessionHandle, tree: Supervisor, outcome: Outcome) -> None:
@@ -142,7 +163,9 @@ class Runtime:
         provider: Provider,
         model: str | None,
         system: str | None,
-        tools: Sequence[ToolSpec],
+        tools: Sequence[Tool | ToolSpec],
+        host_tools: frozenset[str],
+        runs_tools: bool,
     ) -> TurnSettings:
         config = self.config
         return TurnSettings(
@@ -151,7 +174,9 @@ class Runtime:
             format=provider.format,
             model=model or config.provider.model,
             system=system if system is not None else config.system,
-            tools=tuple(tools),
+            tools=tuple(tool.spec if isinstance(tool, Tool) else tool for tool in tools),
+            runs_tools=runs_tools and bool(tools),
+            host_tools=host_tools,
             max_tokens=config.provider.max_tokens,
             options=config.provider.options,
             cwd=str(self._cwd),
@@ -163,6 +188,7 @@ class Runtime:
                 max_restarts=config.budget.max_restarts,
                 max_output_tokens=config.budget.max_output_tokens,
                 max_s=config.budget.max_s,
+                max_tool_rounds=config.budget.max_tool_rounds,
             ),
         )
 

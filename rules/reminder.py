@@ -28,6 +28,10 @@ _REMINDED = (
     "What you wrote{where} matched the rule below, which is the user's own. Nothing was "
     "stopped. Keep the rule from here on, and mend what you wrote if it breaks it."
 )
+_REFUSED = (
+    "What you wrote{where} breaks the rule below, which is the user's own, so the call was not "
+    "run. Make it again so that it keeps the rule, or do without it."
+)
 _DELIVERED = (
     "The user has already seen the beginning of the stopped answer. It ends with the text "
     "between the lines; do not repeat it, go on from there."
@@ -41,10 +45,11 @@ _UNSAFE = re.compile(r"[&<>\"'\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
 def render(verdicts: Iterable[Verdict], *, cwd: str, home: str, delivered: str = "") -> str:
     """The text of one injection: a block for each rule, in order, a blank line between.
 
-    A rule that interrupted is a `<system-interrupt>`, one that only reminds, or rides
-    along, a `<system-reminder>`. `cwd` and `home` are absolute paths; rule files below
-    them are shown relative to them. `delivered` is what the user has seen of the answer
-    that was stopped, so that the next attempt goes on instead of saying it again.
+    A rule that interrupted is a `<system-interrupt>`; one that only reminds, rides along, or
+    kept a call from being run because its retries are spent, is a `<system-reminder>`.
+    `cwd` and `home` are absolute paths; rule files below them are shown relative to them.
+    `delivered` is what the user has seen of the answer that was stopped, so that the next
+    attempt goes on instead of saying it again.
     """
     first_of_rule: dict[str, Verdict] = {}
     for verdict in verdicts:
@@ -91,7 +96,9 @@ def _block(verdict: Verdict, path: str, delivered: str) -> str:
     attributes = f'reason="rule_violation" rule="{_escaped(verdict.rule)}"'
     if path:
         attributes += f' path="{_escaped(path)}"'
-    parts = [_INTERRUPTED if interrupted else _REMINDED.format(where=_place(verdict))]
+    refused = verdict.action is VerdictAction.EXHAUSTED
+    reminded = (_REFUSED if refused else _REMINDED).format(where=_place(verdict))
+    parts = [_INTERRUPTED if interrupted else reminded]
     if interrupted and delivered.strip():
         parts.append(f"{_DELIVERED}\n---\n{_guarded(_end_of(delivered))}\n---")
     parts.append(_guarded(tidy(verdict.reminder)))

@@ -4,22 +4,27 @@
     ├── session         temporary, significant: its end is the end of the tree
     ├── retry_scheduler
     ├── rule_matcher
-    └── stream_monitor
+    ├── stream_monitor
+    └── tool_runner
 
-A crash of the matcher takes the monitor along, so no stream goes on unwatched.
+A crash of the matcher takes the monitor along, so no stream goes on unwatched. Nobody
+depends on the runner, so it is the last: its crash costs the calls that run, and no more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage
 from midstream.actors.ledger import LedgerMessage
+from midstream.actors.open_calls import Message as RunnerMessage
+from midstream.actors.open_calls import ToolLimits
 from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import RetryScheduler, SchedulerMessage
 from midstream.actors.rule_matcher import MatcherMessage, RuleMatcher
 from midstream.actors.session import Neighbours, Session, SessionMessage
 from midstream.actors.stream_monitor import MonitorMessage, StreamMonitor
+from midstream.actors.tool_runner import RunnableTool, ToolRunner, ToolRunnerMessage
 from midstream.actors.turn_settings import TurnSettings
 from midstream.messages.conversation import AnyItem
 from midstream.providers.provider import Provider
@@ -50,6 +55,24 @@ class Watching:
     passage_cap_chars: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools of a session: those that are run, by name, and those that the host answers."""
+
+    run: Mapping[str, RunnableTool]
+    host: frozenset[str]
+    limits: ToolLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTree:
+    """A session that is ready to be started: its supervisor, and whom to talk to."""
+
+    supervisor: Supervisor
+    session: Address[SessionMessage]
+    tools: Address[ToolRunnerMessage]
+
+
 def session_tree(
     session_id: str,
     *,
@@ -57,11 +80,12 @@ def session_tree(
     prompt: Sequence[AnyItem],
     provider: Provider,
     watching: Watching,
+    tools: Tools,
     ledger: Address[LedgerMessage],
     announcer: Address[AnnouncerMessage],
     outcome: Outcome,
-) -> tuple[Supervisor, Address[SessionMessage]]:
-    """The supervisor of one session, to be started, and the session's address."""
+) -> SessionTree:
+    """The tree of one session. Nothing of it runs yet."""
     # The actors refer to each other, so the addresses come first.
     session: ActorSpec[SessionMessage] = ActorSpec(
         "session",
@@ -85,12 +109,22 @@ def session_tree(
     monitor: ActorSpec[MonitorMessage] = ActorSpec(
         "stream_monitor", lambda: StreamMonitor(provider, matcher.address)
     )
-    neighbours = Neighbours(monitor.address, matcher.address, scheduler.address, ledger, announcer)
+    runner: ActorSpec[RunnerMessage] = ActorSpec(
+        "tool_runner", lambda: ToolRunner(tools.run, tools.host, tools.limits, session.address)
+    )
+    neighbours = Neighbours(
+        monitor=monitor.address,
+        matcher=matcher.address,
+        scheduler=scheduler.address,
+        tools=runner.address,
+        ledger=ledger,
+        announcer=announcer,
+    )
     supervisor = Supervisor(
         session_id,
-        [session, scheduler, matcher, monitor],
+        [session, scheduler, matcher, monitor, runner],
         strategy=Strategy.REST_FOR_ONE,
         intensity=SESSION_INTENSITY,
         restart=Restart.TEMPORARY,
     )
-    return supervisor, session.address
+    return SessionTree(supervisor, session.address, runner.address)
