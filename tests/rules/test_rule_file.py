@@ -3,7 +3,9 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from midstream.rules.front_matter import decode
 from midstream.rules.problem import Severity
@@ -557,3 +559,40 @@ def test_every_encoding_of_a_file_gives_the_same_rule(written: Path, name: str):
         plain.scope,
         plain.description,
     )
+
+
+KEYS = st.sampled_from(
+    [
+        *("condition", "scope", "globs", "all", "examples", "match", "agents", "enabled", "x"),
+        *("interruptMode", "repeatGap", "reminder", "applyTo", "paths", "dialect", "action"),
+        *("alwaysApply", "description", "question", "astCondition"),
+    ]
+)
+VALUES = st.one_of(
+    st.text(alphabet="ab*?/.,:()[]{}|\\'\"!&#^$+-\n <>", max_size=20),
+    st.sampled_from(
+        ["true", "[a, b]", "{match: a}", "python", "text", "tool:edit(*.ts)", "3", "|"]
+    ),
+)
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(
+    lines=st.lists(st.tuples(KEYS, VALUES), max_size=6),
+    origin=st.sampled_from(["midstream", "github", "claude"]),
+)
+def test_no_front_matter_makes_it_raise(lines: list[tuple[str, str]], origin: str):
+    front_matter = "\n".join(f"{key}: {value}" for key, value in lines)
+
+    file = parse_rule("r", f"---\n{front_matter}\n---\nBody.", path="r.md", origin=origin)
+
+    assert file.rule is None or (file.rule.scope or not file.rule.match_anything or file.problems)
+    assert all(str(problem).startswith("r.md") for problem in file.problems)
+
+
+@pytest.mark.parametrize("dialect", ["ecmascript", "python"])
+@pytest.mark.parametrize(
+    "pattern", ["(" * 3000, "(" * 3000 + ")" * 3000, "[" * 3000, "a{9999999999}"]
+)
+def test_a_hostile_condition_is_dropped_or_kept_but_never_raises(pattern: str, dialect: str):
+    assert read(f"condition: '{pattern}'\ndialect: {dialect}").rule is not None
