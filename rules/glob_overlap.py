@@ -1,8 +1,8 @@
-"""Whether two path patterns can hold for one path.
+"""Whether two path patterns can hold for one file.
 
-Pure; the linter asks. All forms in which a path is tried end with the same file name
-(`globs.candidate_paths`), so two patterns whose last segments exclude each other never
-hold together. What is not decided by the fixed beginning and end of that segment counts as
+Pure; the linter asks. All forms in which the path of a file is tried end with the same
+name (`globs.candidate_paths`), so two patterns whose last segments exclude each other
+never hold together. What is not decided by the fixed beginning and end of that segment counts as
 possible: nothing is reported that could work.
 """
 
@@ -14,7 +14,7 @@ _INNERMOST_BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def are_disjoint(left: str, right: str) -> bool:
-    """Whether no path can match both patterns; False where that is not sure."""
+    """Whether no file can match both patterns; False where that is not sure."""
     if left == f"!{right}" or right == f"!{left}":
         return True
     mine, other = _names(left), _names(right)

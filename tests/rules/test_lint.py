@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_patterns import random_condition, random_text
 
@@ -204,7 +204,8 @@ GLOBS = st.text("ab.*?/{,}[]!", min_size=1, max_size=8)
 
 @settings(deadline=None)
 @given(GLOBS, GLOBS, st.text("ab./", min_size=1, max_size=6))
-def test_disjoint_patterns_never_match_one_path(left: str, right: str, path: str):
+def test_disjoint_patterns_never_match_one_file(left: str, right: str, path: str):
+    assume(path.rsplit("/", 1)[-1] not in ("", ".", ".."))
     paths = candidate_paths(path, "/a")
     both = compile_glob(left).matches(paths) and compile_glob(right).matches(paths)
 
