@@ -51,6 +51,11 @@ def certain_groups(tree: Node) -> frozenset[int]:
             return _NONE
 
 
+def uncertain_groups(tree: Node) -> frozenset[int]:
+    """The groups that some back-reference may find without a capture."""
+    return frozenset(_uncertain(tree, _NONE, ahead=True))
+
+
 def captured_groups(tree: Node) -> frozenset[int]:
     """The groups that may have captured, visibly for what follows, when `tree` has matched."""
     match tree:
@@ -75,6 +80,27 @@ def _references(tree: Node) -> Iterator[int]:
                 yield from _references(part)
         case Repeat(item) | Group(item) | Look(item):
             yield from _references(item)
+        case _:
+            return
+
+
+def _uncertain(tree: Node, certain: frozenset[int], *, ahead: bool) -> Iterator[int]:
+    """`certain`: what has captured before `tree` is evaluated, in this iteration."""
+    match tree:
+        case BackReference(number):
+            if number not in certain:
+                yield number
+        case Sequence(items):
+            for item in items if ahead else reversed(items):
+                yield from _uncertain(item, certain, ahead=ahead)
+                certain |= certain_groups(item)
+        case Choice(options):
+            for option in options:
+                yield from _uncertain(option, certain, ahead=ahead)
+        case Repeat(item) | Group(item):
+            yield from _uncertain(item, certain, ahead=ahead)
+        case Look(item, is_ahead):
+            yield from _uncertain(item, certain, ahead=is_ahead)
         case _:
             return
 
