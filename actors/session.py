@@ -132,10 +132,12 @@ class Session(Actor[SessionMessage]):
             self._outcome.settle(last.recording.ended)
 
     def _lost(self, down: Down) -> ActorLost | ToolsLost:
+        crashed = isinstance(down.reason, Crashed)
         reason = down.reason.error if isinstance(down.reason, Crashed) else "stopped"
         if down.who == self._neighbours.tools.who:
             return ToolsLost(f"{down.who}: {reason}")
-        return ActorLost(f"{down.who}: {reason}", down.who == self._neighbours.monitor.who)
+        held_stream = down.who == self._neighbours.monitor.who
+        return ActorLost(f"{down.who}: {reason}", held_stream, crashed)
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
         near = self._neighbours

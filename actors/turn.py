@@ -503,7 +503,7 @@ class Turn:
     def _on_lost(self, lost: ActorLost) -> list[Effect]:
         """A crash costs the attempt, never the watch: unwatched output is not delivered."""
         match self.phase:
-            case Streaming(attempt):
+            case Streaming(attempt) if lost.crashed:
                 self.phase = Settling(attempt, frozenset(Wait), Retry(()))
                 events = (AttemptLost(attempt, lost.reason), Retracted(attempt, lost.reason))
                 effects: list[Effect] = [

@@ -191,11 +191,16 @@ class ToolAnswer(Work, frozen=True):
 
 
 class ActorLost(Work, frozen=True):
-    """An actor that the live stream needs crashed. `stream_closed` says that it was the
-    one that held the stream, which is therefore over."""
+    """An actor that the live stream needs is gone for now.
+
+    `stream_closed` says that it was the one that held the stream, which is therefore
+    over; `crashed`, that it did not simply stop, as it does when a neighbour has crashed
+    or the session is being stopped.
+    """
 
     reason: str
     stream_closed: bool
+    crashed: bool = True
 
 
 # --- Ledger to Session

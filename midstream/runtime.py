@@ -113,10 +113,11 @@ class Runtime:
         offered = offer(tools, self._tool_limits)
         session_id = self._ids.session_id()
         conversation_id = conversation_id or session_id.replace("ses-", "con-", 1)
-        if conversation_id in self._live:
+        live = self._live.get(conversation_id)
+        if live is not None and live.ended is None:
             raise ConversationBusy(
                 f"conversation {conversation_id} is being answered by session "
-                f"{self._live[conversation_id].session_id}; wait for it, or interrupt it"
+                f"{live.session_id}; wait for it, or interrupt it"
             )
         provider = provider or self._provider
         items = (UserItem(prompt),) if isinstance(prompt, str) else tuple(prompt)
@@ -155,7 +156,8 @@ class Runtime:
                 outcome.settle(ended)
             await outcome.wait()
         finally:
-            del self._live[handle.conversation_id]
+            if self._live.get(handle.conversation_id) is handle:
+                del self._live[handle.conversation_id]
 
     def _settings(
         self,

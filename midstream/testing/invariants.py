@@ -1,0 +1,159 @@
+"""Checkers for the invariants of design.md section 5: what happened, held against them.
+
+Each is a pure function of what the outside could see (events, requests, the store), so a
+host can use them on its own runs. They raise `InvariantBroken`, which names the invariant.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random  # noqa: TID251 - the type; the instance is the caller's
+
+from midstream.messages.conversation import ModelRequest, ReminderItem
+from midstream.messages.events import (
+    AttemptStarted,
+    Retracted,
+    RuleTriggered,
+    SessionEnded,
+    SessionEvent,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from midstream.messages.verdict import VerdictAction
+from midstream.rules.finding import Match
+from midstream.rules.passage import PassageKey
+from midstream.rules.passage_watch import Limits, PassageWatch
+from midstream.rules.rule import Rule, Source
+from midstream.rules.rule_set import RuleSet
+from midstream.stores.conversation_load import load_conversation
+from midstream.stores.store import Store
+from midstream.testing.transcript_rules import violations
+
+
+class InvariantBroken(AssertionError):
+    """An invariant of the design does not hold; `number` is its number there."""
+
+    def __init__(self, number: int, what: str) -> None:
+        self.number = number
+        super().__init__(f"invariant {number}: {what}")
+
+
+def check_session(
+    events: Sequence[SessionEvent],
+    *,
+    ended: SessionEnded | None,
+    requests: Sequence[ModelRequest],
+    requests_at_stop: int | None,
+    format: str,
+) -> None:
+    """Invariants 1 to 6 as far as one session's events and the requests can tell."""
+    check_sequence(events)
+    check_attempts(events)
+    check_nothing_after_the_abort(events)
+    check_one_outcome(events, ended)
+    check_stop_is_an_epoch(events, requests, requests_at_stop)
+    for request in requests:
+        check_context(request, format)
+
+
+def check_sequence(events: Sequence[SessionEvent]) -> None:
+    """Events are numbered without gap; joined deltas carry the last of their numbers."""
+    numbers = [event.sequence for event in events]
+    if numbers != sorted(set(numbers)):
+        raise InvariantBroken(11, f"sequence numbers are not ascending: {numbers}")
+
+
+def check_attempts(events: Sequence[SessionEvent]) -> None:
+    """Invariant 1: attempts are numbered 1, 2, 3 and begin one after the other."""
+    attempts = [e.event.attempt for e in events if isinstance(e.event, AttemptStarted)]
+    if attempts != list(range(1, len(attempts) + 1)):
+        raise InvariantBroken(1, f"attempts began in the order {attempts}")
+
+
+def check_nothing_after_the_abort(events: Sequence[SessionEvent]) -> None:
+    """Invariant 2: nothing of an attempt is published after its abort was decided."""
+    over: set[int] = set()
+    for event in (event.event for event in events):
+        match event:
+            case Text(attempt) | Thinking(attempt) | ToolUse(attempt) if attempt in over:
+                raise InvariantBroken(2, f"{event} came after attempt {attempt} was cut")
+            case AttemptStarted(attempt):
+                over.update(range(attempt))
+            case Retracted(attempt):
+                over.add(attempt)
+            case RuleTriggered(attempt, verdict) if verdict.action is VerdictAction.INTERRUPT:
+                over.add(attempt)
+            case _:
+                pass
+
+
+def check_one_outcome(events: Sequence[SessionEvent], ended: SessionEnded | None) -> None:
+    """Invariant 4: one terminal event, the last one, equal to the outcome of the handle."""
+    ends = [event.event for event in events if isinstance(event.event, SessionEnded)]
+    if len(ends) > 1:
+        raise InvariantBroken(4, f"{len(ends)} terminal events")
+    if ends and not isinstance(events[-1].event, SessionEnded):
+        raise InvariantBroken(4, f"{events[-1].event} came after the terminal event")
+    if ends and ends[0] != ended:
+        raise InvariantBroken(4, f"announced {ends[0]}, but the outcome is {ended}")
+
+
+def check_stop_is_an_epoch(
+    events: Sequence[SessionEvent],
+    requests: Sequence[ModelRequest],
+    requests_at_stop: int | None,
+) -> None:
+    """Invariant 3: after a stop was accepted the session starts no request."""
+    if requests_at_stop is not None and len(requests) > requests_at_stop:
+        last = events[-1].event if events else None
+        raise InvariantBroken(3, f"a request was started after the stop; then came {last}")
+
+
+def check_context(request: ModelRequest, format: str) -> None:
+    """Invariant 6: what is sent to a provider is valid for it."""
+    problems = violations(request.items, format)
+    if problems:
+        raise InvariantBroken(6, "; ".join(problems))
+
+
+async def check_store(store: Store, conversation_id: str, format: str) -> None:
+    """Invariants 4, 5 and 6 of what is kept: records, reminders, the conversation."""
+    conversation = await load_conversation(store, conversation_id)
+    reminded = [
+        rule for item in conversation.items if isinstance(item, ReminderItem) for rule in item.rules
+    ]
+    recorded = [record.rule for record in conversation.injections]
+    if sorted(reminded) != sorted(recorded):
+        raise InvariantBroken(5, f"reminded of {reminded}, but on record are {recorded}")
+    session = conversation.session
+    if session is not None and session.record.is_terminal and session.record.ended_at is None:
+        raise InvariantBroken(4, f"{session.record.id} is terminal and has no end")
+
+
+def check_cut_independence(rule: Rule, text: str, random: Random, cuts: int = 20) -> None:
+    """Invariant 9: the rule's verdict on a text does not depend on how it is cut.
+
+    Prose rules are watched as prose, tool rules as a passage of their first tool.
+    """
+    rule_set = RuleSet([rule])
+    whole = _matches(rule_set, rule, [text])
+    for _ in range(cuts):
+        pieces = _pieces(random, text)
+        if _matches(rule_set, rule, pieces) != whole:
+            raise InvariantBroken(9, f"{rule.name} matches {text!r}: {whole}, but not as {pieces}")
+
+
+def _matches(rule_set: RuleSet, rule: Rule, pieces: Sequence[str]) -> bool:
+    token = rule.scope[0]
+    tool = (token.tool or "write") if token.source is Source.TOOL else None
+    lineup = rule_set.lineup(token.source, tool)
+    watch = PassageWatch(rule_set, lineup, PassageKey(token.source), Limits(), tool)
+    findings = [finding for piece in pieces for finding in watch.feed(piece)]
+    findings += watch.end()
+    return any(isinstance(finding, Match) for finding in findings)
+
+
+def _pieces(random: Random, text: str) -> list[str]:
+    places = sorted(random.randint(0, len(text)) for _ in range(random.randint(0, 6)))
+    edges = [0, *places, len(text)]
+    return [text[a:b] for a, b in pairwise(edges)]

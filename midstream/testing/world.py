@@ -1,0 +1,170 @@
+"""A whole runtime in a test: scripted streams, a store in memory, everything observed.
+
+    async def test_my_rule(autojump_clock):
+        async with open_world(answer("as any"), answer("as unknown"), rules=[NO_ANY]) as world:
+            session = world.animate("hello")
+            ended = await session.result()
+            await world.check()
+
+`check` holds what happened against the invariants of the design (`invariants.py`); it is
+also called when the block ends. Time is trio's, so under `MockClock` nothing waits; chance
+comes from one seed.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from random import Random  # noqa: TID251 - the one instance of a world
+
+import trio
+
+from midstream.actors.clock import TrioClock
+from midstream.config import Config, RulesConfig
+from midstream.handle import SessionHandle
+from midstream.messages.conversation import AnyItem, ModelRequest
+from midstream.messages.events import SessionEnded, SessionEvent
+from midstream.messages.lifecycle import AnyLifecycleEvent
+from midstream.providers.provider import Provider, StreamBatches
+from midstream.providers.scripted import Script, ScriptedProvider
+from midstream.rules.rule import Rule
+from midstream.runtime import Runtime, open_runtime
+from midstream.stores.memory import MemoryStore
+from midstream.testing.invariants import check_session, check_store
+
+START_MS = 1_767_225_600_000
+"""Wall time at which a world begins: 2026-01-01."""
+
+
+class ObservedProvider:
+    """A provider that remembers the requests of one session."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.name = provider.name
+        self.format = provider.format
+        self.abort_stops_billing = provider.abort_stops_billing
+        self.requests: list[ModelRequest] = []
+        self._provider = provider
+
+    def open(self, request: ModelRequest) -> AbstractAsyncContextManager[StreamBatches]:
+        """Remember the request, and let the provider answer it."""
+        self.requests.append(request)
+        return self._provider.open(request)
+
+    async def aclose(self) -> None:
+        """Nothing of its own to close."""
+
+
+class ObservedSession:
+    """A session of a world, with all that was heard of it and all that it asked for."""
+
+    def __init__(self, handle: SessionHandle, provider: ObservedProvider) -> None:
+        self.handle = handle
+        self.events: list[SessionEvent] = []
+        self.requests_at_stop: int | None = None
+        """How many requests had been made when a stop was accepted; None without one."""
+        self._provider = provider
+
+    @property
+    def requests(self) -> Sequence[ModelRequest]:
+        return self._provider.requests
+
+    async def listen(self) -> None:
+        """Collect the session's events to its end."""
+        async for event in self.handle.events():
+            self.events.append(event)
+
+    async def interrupt(self) -> None:
+        """Interrupt, and remember what had been asked for by then."""
+        await self.handle.interrupt()
+        self._note_stop()
+
+    async def cancel(self, reason: str | None = None) -> None:
+        """Cancel, and remember what had been asked for by then."""
+        await self.handle.cancel(reason)
+        self._note_stop()
+
+    async def result(self) -> SessionEnded:
+        """Wait for the outcome."""
+        return await self.handle.result()
+
+    def _note_stop(self) -> None:
+        if self.requests_at_stop is None:
+            self.requests_at_stop = len(self.requests)
+
+
+class World:
+    """See the module. `lifecycle` are the events of actors and supervisors so far."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        provider: ScriptedProvider,
+        store: MemoryStore,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.runtime = runtime
+        self.provider = provider
+        self.store = store
+        self.sessions: list[ObservedSession] = []
+        self._nursery = nursery
+
+    def animate(
+        self, prompt: str | Sequence[AnyItem], *, conversation_id: str | None = None
+    ) -> ObservedSession:
+        """Start a session and listen to it."""
+        observed = ObservedProvider(self.provider)
+        handle = self.runtime.animate(prompt, conversation_id=conversation_id, provider=observed)
+        session = ObservedSession(handle, observed)
+        self.sessions.append(session)
+        self._nursery.start_soon(session.listen)
+        return session
+
+    async def check(self) -> None:
+        """Hold everything so far against the invariants. Raises `InvariantBroken`."""
+        for session in self.sessions:
+            check_session(
+                session.events,
+                ended=session.handle.ended,
+                requests=session.requests,
+                requests_at_stop=session.requests_at_stop,
+                format=self.provider.format,
+            )
+        conversations = {session.handle.conversation_id for session in self.sessions}
+        for conversation_id in conversations:
+            await check_store(self.store, conversation_id, self.provider.format)
+
+
+@asynccontextmanager
+async def open_world(
+    *scripts: Script,
+    rules: Iterable[Rule] = (),
+    config: Config | None = None,
+    provider: ScriptedProvider | None = None,
+    store: MemoryStore | None = None,
+    seed: int = 0,
+    lifecycle: list[AnyLifecycleEvent] | None = None,
+) -> AsyncGenerator[World]:
+    """Open a world whose provider plays `scripts`, one for each request.
+
+    `store` may be one that an earlier world has filled, as after a restart. The block ends
+    with `check`, unless it is left by an exception.
+    """
+    provider = provider or ScriptedProvider(*scripts)
+    store = store or MemoryStore()
+    config = config or Config(rules=RulesConfig(discover=False))
+    sink = lifecycle.append if lifecycle is not None else None
+    async with (
+        open_runtime(
+            config,
+            provider=provider,
+            rules=rules,
+            store=store,
+            clock=TrioClock(START_MS),
+            random=Random(seed),
+            on_lifecycle=sink,
+        ) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        world = World(runtime, provider, store, nursery)
+        yield world
+        await world.check()
+        nursery.cancel_scope.cancel()
