@@ -83,7 +83,7 @@ async def load_rules(config: Config, cwd: Path, given: Iterable[Rule] | None = N
     if given is not None:
         found = Discovery(rules=tuple(given))
     else:
-        found = await trio.to_thread.run_sync(_find_rules, config, cwd)
+        found = await trio.to_thread.run_sync(find_rules, config, cwd)
     buckets = sort_rules(
         found.rules,
         agent=config.agent,
@@ -96,8 +96,9 @@ async def load_rules(config: Config, cwd: Path, given: Iterable[Rule] | None = N
     return RuleBook(rule_set, buckets, problems, found.shadowed)
 
 
-def _find_rules(config: Config, cwd: Path) -> Discovery:
-    """Rules of named paths come first and shadow those that are found."""
+def find_rules(config: Config, cwd: Path) -> Discovery:
+    """The rules of a working directory. Those of named paths come first and shadow those
+    that are found. Blocking; raises `RuleError` for a named path that does not exist."""
     named = rules_from_paths(cwd / path for path in config.rules.paths)
     if not config.rules.discover:
         return named
@@ -107,11 +108,12 @@ def _find_rules(config: Config, cwd: Path) -> Discovery:
         builtin_rules=config.rules.builtin_rules,
     )
     found = discover(cwd, Path.home(), settings)
-    names = {rule.name for rule in named.rules}
+    by_name = {rule.name: rule for rule in named.rules}
+    hidden = (Shadowed(rule, by_name[rule.name]) for rule in found.rules if rule.name in by_name)
     return Discovery(
-        rules=(*named.rules, *(rule for rule in found.rules if rule.name not in names)),
+        rules=(*named.rules, *(rule for rule in found.rules if rule.name not in by_name)),
         problems=(*named.problems, *found.problems),
-        shadowed=(*named.shadowed, *found.shadowed),
+        shadowed=(*named.shadowed, *hidden, *found.shadowed),
         disabled=(*named.disabled, *found.disabled),
     )
 
