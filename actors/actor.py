@@ -120,6 +120,8 @@ class ActorRun(Generic[M]):
         cleanup_s: float = DEFAULT_CLEANUP_S,
     ) -> None:
         self.cell = cell
+        self.for_good = False
+        """Whether no incarnation will follow: then the address ends together with this one."""
         self._incarnation = incarnation
         self._actor = actor
         self._cleanup_s = cleanup_s
@@ -128,7 +130,7 @@ class ActorRun(Generic[M]):
         self._in_hand: tuple[M, ...] = ()
         self._owes_cleanup = False
 
-    def request_stop(self, *, for_good: bool = False) -> None:
+    def request_stop(self) -> None:
         """Stop after what is being handled; mail that is not read stays in the mailbox."""
         self.leave(ShutDown())
 
@@ -151,6 +153,13 @@ class ActorRun(Generic[M]):
         """
         self.cell.begin(self._incarnation)
         self._actor.attach(self)
+        try:
+            return await self._live_and_tell(on_started)
+        finally:
+            if self.for_good:
+                self.cell.retire()
+
+    async def _live_and_tell(self, on_started: Callable[[], None]) -> EndedNormally | ShutDown:
         try:
             reason = await self._live(on_started)
             await self._clean_up(reason)

@@ -44,6 +44,11 @@ class ActorStatistics:
     open_questions: int
     watchers: int
 
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, self.incarnation - 1)
+
 
 class Cell(Generic[M]):
     """The lasting part of one actor."""

@@ -33,16 +33,10 @@ async def open_actor(
     cell: Cell[M] = Cell(who, mailbox_capacity)
     cell.adopt(who, dead_letters or DeadLetters())
     run = ActorRun(actor, cell, cleanup_s=cleanup_s)
+    run.for_good = True
     ready = trio.Event()
-
-    async def live() -> None:
-        try:
-            await run.run(ready.set)
-        finally:
-            cell.retire()
-
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(live)
+        nursery.start_soon(run.run, ready.set)
         await ready.wait()
         yield Address(cell)
         run.request_stop()

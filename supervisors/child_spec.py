@@ -50,12 +50,15 @@ class Surroundings:
 class Life(Protocol):
     """One incarnation of a child."""
 
+    for_good: bool
+    """Set before a stop or a cut after which no incarnation will follow."""
+
     async def run(self, on_started: Callable[[], None]) -> EndedNormally | ShutDown:
         """Live until it ends, crashes (raises), is asked to stop or is cancelled."""
         ...
 
-    def request_stop(self, *, for_good: bool) -> None:
-        """Stop soon, of its own. `for_good`: no incarnation will follow."""
+    def request_stop(self) -> None:
+        """Stop soon, by itself."""
         ...
 
 

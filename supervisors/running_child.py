@@ -55,32 +55,35 @@ class RunningChild:
         try:
             await self._ready.wait()
         except trio.Cancelled:
-            await self.cut()
+            await self.cut(for_good=False)
             raise
         return self.started
 
     async def stop(self, *, for_good: bool) -> None:
         """Ask it to stop; cancel it when `shutdown_s` have passed. Returns when it is over.
 
-        `for_good` retires it as well. If this is cancelled, the child may still be
-        stopping; `cut` is what remains to do.
+        `for_good`: its addresses end. If this is cancelled, the child may still be
+        stopping; what remains to do then is `cut`.
         """
         if self._life is not None:
-            self._life.request_stop(for_good=for_good)
+            self._life.for_good = self._life.for_good or for_good
+            self._life.request_stop()
             with trio.move_on_after(self.spec.shutdown_s):
                 await self._over.wait()
-        await self.cut()
-        if for_good:
-            self.spec.retire()
+        await self.cut(for_good=for_good)
 
-    async def cut(self) -> None:
+    async def cut(self, *, for_good: bool) -> None:
         """Cancel it and wait until it is over, which its own clean-up may delay.
 
         Not cancellable itself: a supervisor never leaves a child behind.
         """
+        if self._life is not None:
+            self._life.for_good = self._life.for_good or for_good
         self._scope.cancel()
         with trio.CancelScope(shield=True):
             await self._over.wait()
+        if for_good and self.spec.incarnation == self.incarnation:
+            self.spec.retire()
 
     async def wait_over(self) -> None:
         """Wait until it is over, for whatever reason."""

@@ -69,7 +69,8 @@ class Supervision:
         self._specs: dict[str, ChildSpec] = {}
         self._running: dict[str, RunningChild] = {}
         self._dynamic = dynamic
-        self._for_good = dynamic
+        self.for_good = dynamic
+        """Whether the children will not be started again by a next incarnation."""
         # Holds at most one exit for each incarnation and one entry for each ticket.
         self._report, self._events = trio.open_memory_channel[Event](math.inf)
         self._serving = trio.CancelScope()
@@ -93,9 +94,8 @@ class Supervision:
             for spec in self._specs.values()
         )
 
-    def request_stop(self, *, for_good: bool) -> None:
+    def request_stop(self) -> None:
         """Stop the children, then end. Breaks off whatever start or restart is under way."""
-        self._for_good = self._for_good or for_good
         self._serving.cancel()
 
     async def run(self, on_started: Callable[[], None]) -> EndedNormally | ShutDown:
@@ -122,37 +122,37 @@ class Supervision:
 
     async def add(self, spec: ChildSpec) -> None:
         """Start one more child. Returns when it has started; if cancelled, it is cancelled."""
-        self._check_open()
+        nursery = self._open_nursery()
         if spec.id in self._specs:
             raise ChildSpecError(f"{self.who} has a child {spec.id!r} already")
         self._take_in(spec)
+        child = self._register(spec)
         started = False
         try:
-            started = await self._start(spec)
+            started = await child.start(nursery)
             if not started:
-                raise ChildStartFailed(spec.who) from self._error_of(spec.id)
+                raise ChildStartFailed(spec.who) from child.error
         finally:
             if not started:
-                self._let_go((spec.id,))
+                self._let_go_of(child)
 
     async def remove(self, child_id: str) -> None:
         """Stop one child for good. If cancelled, it is cancelled."""
-        self._check_open()
-        if child_id not in self._specs:
+        self._open_nursery()
+        child = self._running.get(child_id)
+        if child is None:
             raise ChildNotFound(self.who, child_id)
         self._state = self._state.without((child_id,))
-        child = self._running.get(child_id)
         try:
-            if child is not None:
-                await child.stop(for_good=True)
+            await child.stop(for_good=True)
         finally:
-            if child is not None:
-                await child.cut()
-            self._let_go((child_id,))
+            await child.cut(for_good=True)
+            self._let_go_of(child)
 
-    def _check_open(self) -> None:
+    def _open_nursery(self) -> trio.Nursery:
         if self._nursery is None or self._serving.cancel_called:
             raise SupervisorNotRunning(self.who)
+        return self._nursery
 
     async def _start_first(self) -> bool:
         for spec in tuple(self._specs.values()):
@@ -191,9 +191,12 @@ class Supervision:
 
     async def _start(self, spec: ChildSpec, *, again: bool = False) -> bool:
         assert self._nursery is not None
+        return await self._register(spec, again=again).start(self._nursery)
+
+    def _register(self, spec: ChildSpec, *, again: bool = False) -> RunningChild:
         child = RunningChild(spec, self._surroundings, self._on_exit, again=again)
         self._running[spec.id] = child
-        return await child.start(self._nursery)
+        return child
 
     async def _restart(self, ids: Sequence[str]) -> None:
         # The first failure breaks off: it is an exit, and decides anew about the others.
@@ -234,15 +237,16 @@ class Supervision:
 
     async def _stop_all(self) -> None:
         async def stop(child: RunningChild) -> None:
-            await child.stop(for_good=self._for_good)
+            await child.stop(for_good=self.for_good)
 
         await self._for_each_child(stop)
 
     async def _cut_all(self) -> None:
+        async def cut(child: RunningChild) -> None:
+            await child.cut(for_good=self.for_good)
+
         with trio.CancelScope(shield=True):
-            await self._for_each_child(RunningChild.cut)
-        if self._dynamic:
-            self._let_go(tuple(self._specs))
+            await self._for_each_child(cut)
 
     async def _for_each_child(self, end: Callable[[RunningChild], Awaitable[None]]) -> None:
         children = tuple(reversed(self._running.values()))
@@ -269,6 +273,12 @@ class Supervision:
             spec = self._specs.pop(child_id, None)
             if spec is not None:
                 spec.retire()
+
+    def _let_go_of(self, child: RunningChild) -> None:
+        # While it was being stopped, another call may have let go of it, and a new child
+        # may have taken its id.
+        if self._running.get(child.spec.id) is child:
+            self._let_go((child.spec.id,))
 
     def _phase_of(self, child_id: str) -> Phase:
         state, child = self._state.find(child_id), self._running.get(child_id)

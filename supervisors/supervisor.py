@@ -168,4 +168,4 @@ async def _stop(root: RunningChild) -> None:
     try:
         await root.stop(for_good=True)
     finally:
-        await root.cut()
+        await root.cut(for_good=True)

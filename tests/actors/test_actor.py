@@ -150,21 +150,18 @@ async def test_a_burst_comes_as_one_batch() -> None:
     assert scribe.batches == [tuple(Note(str(n)) for n in range(5))]
 
 
-async def test_a_batch_is_never_larger_than_the_mailbox_and_keeps_the_order(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_batch_is_never_larger_than_the_mailbox_and_keeps_the_order() -> None:
     scribe = BatchScribe()
     async with open_actor(scribe, mailbox_capacity=3) as address, trio.open_nursery() as nursery:
-
-        async def send() -> None:
-            for n in range(20):
-                await address.tell(Note(str(n)))
-
-        nursery.start_soon(send)
-        await trio.sleep(1)
-    assert all(1 <= len(batch) <= 3 for batch in scribe.batches)
+        for n in range(20):
+            try:
+                address.tell_nowait(Note(str(n)))
+            except MailboxFull:
+                nursery.start_soon(address.tell, Note("waited"))
+        await wait_all_tasks_blocked()
+    assert [len(batch) for batch in scribe.batches] == [3, 3, 3, 3, 3, 3, 2]
     told = [message for batch in scribe.batches for message in batch]
-    assert told == [Note(str(n)) for n in range(20)]
+    assert told == [Note("0"), Note("1"), Note("2"), Note("3")] + [Note("waited")] * 16
 
 
 async def test_a_crash_in_handle_sends_the_message_to_the_dead_letters_with_the_traceback() -> None:
@@ -404,22 +401,45 @@ async def test_leaving_the_program_is_no_crash_and_passes_through(
     assert letters_of(letters) == [(Note("in hand"), LetterReason.CUT)]
 
 
-async def test_cancelled_passes_through_beside_a_crash(autojump_clock: MockClock) -> None:
+async def test_a_crash_during_cancellation_is_told_and_the_cancellation_passes_through(
+    autojump_clock: MockClock,
+) -> None:
     class Stubborn(Scribe):
+        async def started(self) -> None:
+            self.spawn(trio.sleep_forever)
+
         async def handle(self, message: Mail) -> None:
             try:
                 await trio.sleep_forever()
             finally:
                 raise RuntimeError("while being cancelled")
 
-    stubborn = Stubborn()
+    stubborn, letters = Stubborn(), DeadLetters()
     with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True), trio.move_on_after(1) as scope:
-        async with open_actor(stubborn) as address:
+        async with open_actor(stubborn, dead_letters=letters) as address:
             await address.tell(Note("in hand"))
             await trio.sleep_forever()
-    assert scope.cancel_called
+    assert scope.cancelled_caught
     (reason,) = stubborn.reasons
     assert isinstance(reason, Crashed)
+    assert reason.error == "RuntimeError: while being cancelled"
+    assert letters_of(letters) == [(Note("in hand"), LetterReason.CRASHED)]
+
+
+async def test_an_actor_that_has_decided_to_end_ends_normally_even_if_it_is_stopped_then(
+    autojump_clock: MockClock,
+) -> None:
+    class Finisher(Scribe):
+        async def handle(self, message: Mail) -> None:
+            self.end()
+            await trio.sleep(5)
+
+    finisher = Finisher()
+    async with open_actor(finisher) as address:
+        await address.tell(Note("last"))
+        await wait_all_tasks_blocked()
+    assert trio.current_time() == 5
+    assert finisher.reasons == [EndedNormally()]
 
 
 async def test_an_actor_without_a_handler_says_so() -> None:

@@ -45,7 +45,9 @@ class Guest(Actor[Do]):
         start_s: float = 0,
         stop_s: float = 0,
         fails: bool = False,
+        stop_fails: bool = False,
     ) -> None:
+        self._stop_fails = stop_fails
         self._log, self._name = log, name
         self._start_s, self._stop_s, self._fails = start_s, stop_s, fails
 
@@ -67,6 +69,8 @@ class Guest(Actor[Do]):
     async def stopped(self, reason: AnyExit) -> None:
         await trio.sleep(self._stop_s)
         self._log.append(f"{self._name}-")
+        if self._stop_fails:
+            raise OSError("cannot leave properly")
 
 
 class House:
@@ -201,6 +205,17 @@ async def test_stop_child_lets_it_finish_and_returns_when_it_is_over(
     ]
 
 
+async def test_a_child_that_crashes_while_it_is_being_stopped_is_not_restarted(
+    autojump_clock: MockClock, house: House
+) -> None:
+    async with open_supervisor(house.root, house.surroundings):
+        await house.sessions.start_child(house.guest("a", Restart.PERMANENT, stop_fails=True))
+        await house.sessions.stop_child("a")
+        await trio.sleep(1)
+        assert house.log == ["a+", "a-"]
+        assert not any(isinstance(event, ChildRestarting) for event in house.events)
+
+
 async def test_a_stop_that_is_cancelled_cancels_the_child(
     autojump_clock: MockClock, house: House
 ) -> None:
@@ -237,6 +252,28 @@ async def test_stopping_a_child_that_is_not_there_says_so(
     async with open_supervisor(house.root, house.surroundings):
         with pytest.raises(ChildNotFound, match="runtime/sessions has no child 'a'"):
             await house.sessions.stop_child("a")
+
+
+async def test_an_id_can_be_taken_again_while_a_second_stop_of_the_old_child_returns(
+    autojump_clock: MockClock, house: House
+) -> None:
+    async def replace(spec: ActorSpec[Do]) -> None:
+        await house.sessions.stop_child("a")
+        try:
+            await house.sessions.start_child(spec)
+        except ChildSpecError:
+            house.log.append("taken")
+
+    async with open_supervisor(house.root, house.surroundings):
+        old = house.guest("a", stop_s=2)
+        await house.sessions.start_child(old)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(replace, old)
+            nursery.start_soon(replace, old)
+        assert house.log == ["a+", "a-", "a+", "taken"] or house.log == ["a+", "a-", "taken", "a+"]
+        assert house.children() == ["runtime/sessions/a"]
+        assert not old.statistics().ended
+    assert house.log[-1] == "a-"
 
 
 async def test_children_are_stopped_all_at_the_same_time(
@@ -310,6 +347,23 @@ async def test_no_child_is_added_while_the_supervisor_stops(
         assert trio.current_time() == 3
     assert refused == [1]
     assert house.log == ["a+", "a-"]
+
+
+async def test_no_child_is_added_while_a_supervisor_that_gave_up_stops_the_others(
+    autojump_clock: MockClock, house: House
+) -> None:
+    sessions = DynamicSupervisor("sessions", intensity=Intensity(0, 5))
+    root = Supervisor("runtime", [sessions], backoff=AT_ONCE)
+    async with open_supervisor(root, house.surroundings):
+        crashing = house.guest("a", Restart.PERMANENT)
+        await sessions.start_child(crashing)
+        await sessions.start_child(house.guest("b", stop_s=3))
+        await crashing.address.tell(Do("crash"))
+        await trio.sleep(1)
+        with pytest.raises(SupervisorNotRunning):
+            await sessions.start_child(house.guest("late"))
+        await trio.sleep(5)
+        await sessions.start_child(house.guest("in time for the next incarnation"))
 
 
 async def test_a_start_that_is_under_way_when_the_supervisor_stops_is_over_in_bounded_time(

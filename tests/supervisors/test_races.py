@@ -316,6 +316,43 @@ async def test_a_neighbour_that_waits_for_room_does_not_hold_up_a_stop_for_good(
     assert world.letters(LetterReason.CUT) == []
 
 
+async def test_a_neighbour_that_waits_for_its_restart_does_not_hold_up_a_stop_for_good(
+    autojump_clock: MockClock, world: World
+) -> None:
+    front, back = world.worker("front"), world.worker("back", mailbox_capacity=1)
+    root = Supervisor("root", [front, back], backoff=SLOWLY)
+    async with open_supervisor(root, world.surroundings):
+        await back.address.tell(Crash())
+        await wait_all_tasks_blocked()
+        await back.address.tell(Item(1))
+        await front.address.tell(Forward(back.address, Item(2)))
+        await wait_all_tasks_blocked()
+    assert trio.current_time() == 0
+    assert world.letters(LetterReason.UNREAD) == [Item(1), Item(2)]
+
+
+async def test_a_clean_up_that_tells_a_neighbour_that_is_gone_does_not_wait(
+    autojump_clock: MockClock, world: World
+) -> None:
+    class LastWords(Worker):
+        async def stopped(self, reason: AnyExit) -> None:
+            await back.address.tell(Item(7))
+
+    front = ActorSpec("front", lambda: LastWords(world, "front"))
+    back = world.worker("back", mailbox_capacity=1)
+    inner = Supervisor("inner", [front, back])
+    with trio.move_on_after(1):
+        async with open_supervisor(Supervisor("root", [inner]), world.surroundings):
+            await back.address.tell(Item(0, takes_s=60))
+            await wait_all_tasks_blocked()
+            await back.address.tell(Item(1))
+            await trio.sleep_forever()
+    assert trio.current_time() == 1
+    assert world.letters(LetterReason.CUT) == [Item(0, takes_s=60)]
+    assert world.letters(LetterReason.UNREAD) == [Item(1)]
+    assert world.letters(LetterReason.ENDED) == [Item(7)]
+
+
 # Everything at once
 
 Step = tuple[str, int, float]

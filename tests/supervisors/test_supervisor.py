@@ -243,11 +243,14 @@ async def test_if_a_first_start_fails_those_before_it_stop_in_reverse_and_the_st
     stage: Stage,
 ) -> None:
     stage.failing_starts["c"] = 1
+    specs = stage.players("abcd")
     with pytest.raises(ChildStartFailed, match="root/c could not be started") as caught:
-        async with open_supervisor(Supervisor("root", stage.players("abcd")), stage.surroundings):
+        async with open_supervisor(Supervisor("root", specs), stage.surroundings):
             pytest.fail("the block must not begin")
     assert stage.log == ["a+", "b+", "b-", "a-"]
     assert isinstance(caught.value.__cause__, OSError)
+    await specs[0].address.tell(Say("too late"))
+    assert stage.letters() == [("root/a", Say("too late"), LetterReason.ENDED)]
     assert not any(isinstance(event, ChildRestarting) for event in stage.events)
 
 
