@@ -74,7 +74,7 @@ class Actor(Generic[M_contra]):
         return Address(self._running.cell)
 
     def spawn(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run `function(*args)` beside the handling of mail, from `started` on.
+        """Run `function(*args)` beside the handling of mail, between `started` and `stopped`.
 
         It may read the actor's state and should change it through messages to itself. Its
         crash is the actor's crash; when the actor ends it is cancelled.

@@ -3,8 +3,9 @@
 A `Supervisor` is a spec like that of an actor, and the handle on its incarnations as an
 `Address` is on an actor's. `open_supervisor` brings a tree to life. The semantics are
 those of Erlang/OTP's `supervisor` (stdlib reference manual). Differences: restarts are
-delayed (`Backoff`); addresses and unread mail survive them; and a transient child that
-has ended normally stays ended when its siblings are restarted.
+delayed (`Backoff`); addresses and unread mail survive them; a transient child that has
+ended normally stays ended when its siblings are restarted; and a child that is cancelled
+still runs its own clean-up, shielded and bounded, where OTP's `kill` would not.
 """
 
 import math
