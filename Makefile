@@ -29,7 +29,7 @@ $(VENV)/files: FORCE | $(BIN)/python
 
 $(VENV)/with-%: pyproject.toml README.md $(VENV)/files | $(BIN)/python
 	@echo "setting up midstream[$*] in $(VENV)"
-	@$(BIN)/python -m pip install --quiet --editable '.[$*]' --config-settings editable_mode=strict
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[$*]' --config-settings editable_mode=strict
 	@touch $@
 
 run: $(VENV)/with-all
@@ -48,7 +48,7 @@ types: $(VENV)/with-check
 	$(BIN)/pyright
 
 imports: $(VENV)/with-check
-	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
+	cd $(VENV) && bin/lint-imports ../pyproject.toml
 
 wheel: $(VENV)/with-test
 	$(BIN)/pytest tests/midstream/test_wheel.py

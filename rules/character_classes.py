@@ -105,6 +105,7 @@ def case_variants() -> dict[int, tuple[int, ...]]:
     }
 
 
+@cache
 def case_closure(ranges: Ranges) -> Ranges:
     """`ranges` and every unit that equals one of them when case is ignored."""
     added = [
