@@ -62,7 +62,7 @@ class RuleMatcher(Actor[MatcherMessage]):
         findings = self._watch.feed(batch.messages)
         matches = [finding for finding in findings if isinstance(finding, Match)]
         self._policy, verdicts = decide(self._policy, self._settings, matches, self._turn)
-        await self._session.tell(
+        await self._session.pass_on(
             WatchedBatch(batch.attempt, batch.messages, verdicts, batch.arrived_at)
         )
         if any(verdict.action is VerdictAction.INTERRUPT for verdict in verdicts):

@@ -164,7 +164,7 @@ class Session(Actor[SessionMessage]):
                     self.end()
 
     async def _announce(self, events: tuple[AnyEvent, ...]) -> None:
-        await self._neighbours.announcer.tell(Announce(self._session_id, events))
+        await self._neighbours.announcer.pass_on(Announce(self._session_id, events))
         for event in events:
             if isinstance(event, SessionEnded):
                 self._outcome.settle(event)

@@ -41,5 +41,5 @@ class StreamMonitor(Actor[MonitorMessage]):
             async with self._provider.open(start.request) as batches:
                 async for batch in batches:
                     arrived_at = trio.current_time()
-                    await self._matcher.tell(StreamBatch(start.attempt, tuple(batch), arrived_at))
+                    await self._matcher.pass_on(StreamBatch(start.attempt, tuple(batch), arrived_at))
         await self._matcher.tell(StreamSettled(start.attempt))
