@@ -40,6 +40,6 @@ class StreamMonitor(Actor[MonitorMessage]):
         with scope:
             async with self._provider.open(start.request) as batches:
                 async for batch in batches:
-                    arrived_at = trio.current_time()
-                    await self._matcher.pass_on(StreamBatch(start.attempt, tuple(batch), arrived_at))
+                    arrived = StreamBatch(start.attempt, tuple(batch), trio.current_time())
+                    await self._matcher.pass_on(arrived)
         await self._matcher.tell(StreamSettled(start.attempt))
