@@ -22,6 +22,20 @@ def well_formed(text: str) -> str:
     return text
 
 
+def well_formed_tree(value: Any) -> Any:
+    """Plain data with every text in it made sound, keys too."""
+    match value:
+        case str():
+            return well_formed(value)
+        case dict():
+            tree = cast(dict[str, Any], value)
+            return {well_formed(key): well_formed_tree(inner) for key, inner in tree.items()}
+        case list():
+            return [well_formed_tree(inner) for inner in cast(list[Any], value)]
+        case _:
+            return value
+
+
 def well_formed_arguments(text: str) -> str | None:
     """The argument text of a call as it may be sent: the text of one JSON object.
 
@@ -45,20 +59,7 @@ def _without_lone_escapes(text: str) -> str | None:
         return None
     if not isinstance(value, dict):
         return None
-    return msgspec.json.encode(_mend(cast(dict[str, Any], value))).decode()
-
-
-def _mend(value: Any) -> Any:
-    match value:
-        case str():
-            return well_formed(value)
-        case dict():
-            tree = cast(dict[str, Any], value)
-            return {well_formed(key): _mend(inner) for key, inner in tree.items()}
-        case list():
-            return [_mend(inner) for inner in cast(list[Any], value)]
-        case _:
-            return value
+    return msgspec.json.encode(well_formed_tree(value)).decode()
 
 
 def _refuse(constant: str) -> NoReturn:

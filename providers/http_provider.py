@@ -17,7 +17,8 @@ import msgspec
 from midstream.messages.conversation import ModelRequest
 from midstream.messages.errors import ConfigError
 from midstream.messages.failure import FailureKind, ProviderFailure
-from midstream.providers.http import HttpUpstream, Tap, Timeouts, TransportFactory
+from midstream.providers.http import HttpUpstream, Tap, Timeouts
+from midstream.providers.http_connections import Lanes, TransportFactory
 from midstream.providers.provider import StreamBatches, refused
 from midstream.providers.stream_parser import StreamDecoder
 
@@ -28,7 +29,7 @@ class HttpSettings(TypedDict, total=False):
     `headers` are added to each request and win over those that the provider sets.
     `abort_stops_billing` is for servers of which that is known; by default it is believed of
     the format's own provider and of servers on this machine, and of no other.
-    The rest is as in `HttpUpstream`.
+    The rest is as in `HttpUpstream` and `Lanes`.
     """
 
     headers: Mapping[str, str]
@@ -79,12 +80,16 @@ class HttpProvider:
             **(key_headers(key) if key else {}),
             **settings.get("headers", {}),
         }
+        self._lanes = Lanes(
+            settings.get("max_connections", 100),
+            tls=url.scheme == "https",
+            transport=settings.get("transport"),
+        )
         self._upstream = HttpUpstream(
+            self._lanes,
             timeouts=settings.get("timeouts", Timeouts()),
-            max_connections=settings.get("max_connections", 100),
             secrets=[key] if key else [],
             wall_clock=settings.get("wall_clock"),
-            transport=settings.get("transport"),
             tap=settings.get("tap"),
         )
 
@@ -110,7 +115,7 @@ class HttpProvider:
 
     async def aclose(self) -> None:
         """Close the idle connections; streams that run go on."""
-        await self._upstream.aclose()
+        await self._lanes.aclose()
 
 
 def endpoint(base_url: str | None, variable: str, default: str, path: str) -> httpx2.URL:

@@ -15,13 +15,15 @@ from midstream.messages.conversation import ModelRequest, UserItem
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.stream import (
     AnyStreamMessage,
+    Ping,
     StopReason,
     StreamFailed,
     StreamFinished,
     TextDelta,
 )
 from midstream.providers.anthropic import AnthropicProvider
-from midstream.providers.http import CLOSE_S, Timeouts
+from midstream.providers.http import DRAIN_S, LINGER_S, Timeouts
+from midstream.providers.http_connections import CLOSE_S
 from midstream.providers.openai_chat import OpenAIChatProvider
 
 REQUEST = ModelRequest(model="m", items=(UserItem("hello"),))
@@ -240,6 +242,33 @@ async def test_leaving_between_two_events_closes_the_connection_at_once(handler:
         with trio.fail_after(PATIENCE_S):
             await server.connections[0].closed_by_client.wait()
         gc.collect()
+
+
+async def test_leaving_while_the_rest_has_arrived_already_closes_the_connection():
+    async def handler(connection: Connection) -> None:
+        await connection.next_request()
+        await connection.send(WHOLE)
+        await connection.until_closed()
+
+    async with serving(handler) as server, chat(server) as provider:
+        async with provider.open(REQUEST) as batches:
+            async for _ in batches:
+                break
+        with trio.fail_after(PATIENCE_S):
+            await server.connections[0].closed_by_client.wait()
+        gc.collect()
+
+
+async def test_what_follows_an_error_event_is_read_away_and_the_connection_kept():
+    async def handler(connection: Connection) -> None:
+        while await connection.next_request():
+            error = b'data: {"error":{"code":502}}\n\n'
+            await connection.send(HEAD + chunk(error) + chunk(FIRST) * 3 + b"0\r\n\r\n")
+
+    async with serving(handler) as server, chat(server) as provider:
+        for _ in range(2):
+            assert (await failure_of(provider)).kind == FailureKind.SERVER
+        assert len(server.connections) == 1
 
 
 async def test_an_error_of_the_reader_closes_the_connection_and_passes_through():
@@ -502,88 +531,140 @@ async def test_a_compressed_stream_that_nobody_asked_for_is_read():
         assert text_of(await everything(provider)) == "Hello"
 
 
-# --- Timeouts, under a clock that jumps --------------------------------------------------------
+# --- Timeouts, under a clock that stands until it is told to jump -------------------------------
 
 
-class SilentTransport(httpx2.AsyncBaseTransport):
-    """Answers after `head_s` with `events`, one every `gap_s`, and then says nothing."""
-
-    def __init__(self, head_s: float, gap_s: float, *events: bytes) -> None:
-        self._head_s = head_s
-        self._gap_s = gap_s
-        self._events = events
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        await trio.sleep(self._head_s)
-        headers = {"content-type": "text/event-stream"}
-        return httpx2.Response(200, headers=headers, content=self._body())
-
-    async def _body(self) -> AsyncGenerator[bytes]:
-        for event in self._events:
-            await trio.sleep(self._gap_s)
-            yield event
-        await trio.sleep_forever()
+async def jump_s(clock: trio.testing.MockClock, seconds: float) -> None:
+    """Let the time go on once everybody waits; the sockets are real, so settle first."""
+    await trio.testing.wait_all_tasks_blocked(0.02)
+    clock.jump(seconds)
+    await trio.testing.wait_all_tasks_blocked(0.02)
 
 
-def slow(*arguments: Any, max_connections: int = 100) -> OpenAIChatProvider:
-    return OpenAIChatProvider(
-        base_url="http://localhost/v1",
-        timeouts=Timeouts(first_byte_s=60.0, idle_s=20.0),
-        max_connections=max_connections,
-        transport=lambda: SilentTransport(*arguments),
-    )
+PATIENT = Timeouts(first_byte_s=60.0, idle_s=20.0)
 
 
 @pytest.mark.parametrize(
-    ("transport", "message", "after_s"),
+    ("handler", "limit_s", "message"),
     [
-        ((100.0, 0.0), "no sign of an answer within 60 s", 60.0),
-        ((30.0, 100.0, FIRST), "the stream was silent for 60 s", 60.0),
-        ((30.0, 10.0, FIRST), "the stream was silent for 20 s", 60.0),
-        ((30.0, 19.0, FIRST, b": still here\n\n", FIRST), "the stream was silent for 20 s", 107.0),
+        (silent, 60.0, "no answer within 60 s"),
+        (only_head, 20.0, "the stream was silent for 20 s"),
+        (first_event, 20.0, "the stream was silent for 20 s"),
+        (half_an_event, 20.0, "the stream was silent for 20 s"),
     ],
 )
 async def test_silence_is_a_timeout(
-    autojump_clock: trio.testing.MockClock,
-    transport: tuple[Any, ...],
-    message: str,
-    after_s: float,
+    mock_clock: trio.testing.MockClock, handler: Handler, limit_s: float, message: str
 ):
-    failure = await failure_of(slow(*transport))
-    assert failure == ProviderFailure(FailureKind.TIMEOUT, message)
-    assert trio.current_time() == pytest.approx(after_s)
+    failures: list[ProviderFailure] = []
+
+    async def stream(provider: OpenAIChatProvider) -> None:
+        failures.append(await failure_of(provider))
+
+    async with (
+        serving(handler) as server,
+        chat(server, timeouts=PATIENT) as provider,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(stream, provider)
+        await jump_s(mock_clock, limit_s - 0.1)
+        assert failures == []
+        await jump_s(mock_clock, 0.2)
+        assert failures == [ProviderFailure(FailureKind.TIMEOUT, message)]
 
 
-async def test_silence_after_the_terminal_event_is_the_end(
-    autojump_clock: trio.testing.MockClock,
-):
-    messages = await everything(slow(1.0, 1.0, FIRST, SECOND))
-    assert messages[-1] == StreamFinished(StopReason.END_TURN, "stop")
-    assert trio.current_time() == pytest.approx(5.0)
+async def test_every_byte_is_a_sign_of_life(mock_clock: trio.testing.MockClock):
+    go_on = trio.Event()
+
+    async def handler(connection: Connection) -> None:
+        await connection.next_request()
+        await connection.send(HEAD + chunk(FIRST))
+        await go_on.wait()
+        await connection.send(chunk(b": still here\n\n"))
+        await connection.until_closed()
+
+    seen: list[AnyStreamMessage] = []
+
+    async def stream(provider: OpenAIChatProvider) -> None:
+        seen.extend(await everything(provider))
+
+    async with (
+        serving(handler) as server,
+        chat(server, timeouts=PATIENT) as provider,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(stream, provider)
+        await jump_s(mock_clock, 19.0)
+        go_on.set()
+        await jump_s(mock_clock, 19.0)
+        assert seen == []
+        await jump_s(mock_clock, 2.0)
+        assert Ping() in seen
+        assert isinstance(seen[-1], StreamFailed)
+
+
+async def test_silence_after_the_terminal_event_is_the_end(mock_clock: trio.testing.MockClock):
+    async def handler(connection: Connection) -> None:
+        await connection.next_request()
+        await connection.send(HEAD + chunk(FIRST) + chunk(SECOND))
+        await connection.until_closed()
+
+    seen: list[AnyStreamMessage] = []
+
+    async def stream(provider: OpenAIChatProvider) -> None:
+        seen.extend(await everything(provider))
+
+    async with (
+        serving(handler) as server,
+        chat(server) as provider,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(stream, provider)
+        await jump_s(mock_clock, LINGER_S + 0.1)
+        await jump_s(mock_clock, DRAIN_S + 0.1)
+    assert seen[-1] == StreamFinished(StopReason.END_TURN, "stop")
 
 
 async def test_a_free_place_is_waited_for_no_longer_than_for_a_first_byte(
-    autojump_clock: trio.testing.MockClock,
+    mock_clock: trio.testing.MockClock,
 ):
-    provider = slow(0.0, 15.0, *[FIRST] * 10, max_connections=1)
-    async with trio.open_nursery() as nursery:
+    failures: list[ProviderFailure] = []
+
+    async def stream(provider: OpenAIChatProvider) -> None:
+        failures.append(await failure_of(provider))
+
+    timeouts = Timeouts(first_byte_s=60.0)
+    async with (
+        serving(first_event) as server,
+        chat(server, max_connections=1, timeouts=timeouts) as provider,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(everything, provider)
-        await trio.testing.wait_all_tasks_blocked()
-        failure = await failure_of(provider)
-        assert failure.message == "no sign of a free connection within 60 s"
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        nursery.start_soon(stream, provider)
+        await jump_s(mock_clock, 61.0)
+        assert [failure.message for failure in failures] == ["no free connection within 60 s"]
         nursery.cancel_scope.cancel()
+
+
+class SilentTransport(httpx2.AsyncBaseTransport):
+    """Answers at once with the head of a stream, and cannot be closed."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        async def body() -> AsyncGenerator[bytes]:
+            yield FIRST
+            await trio.sleep_forever()
+
+        return httpx2.Response(200, content=body())
+
+    async def aclose(self) -> None:
+        await trio.sleep_forever()
 
 
 async def test_a_connection_that_does_not_close_delays_nobody_for_long(
     autojump_clock: trio.testing.MockClock,
 ):
-    class StubbornTransport(SilentTransport):
-        async def aclose(self) -> None:
-            await trio.sleep_forever()
-
-    provider = OpenAIChatProvider(
-        base_url="http://localhost/v1", transport=lambda: StubbornTransport(0.0, 1.0, FIRST)
-    )
+    provider = OpenAIChatProvider(base_url="http://localhost/v1", transport=SilentTransport)
     with trio.move_on_after(5.0):
         await everything(provider)
     assert trio.current_time() == pytest.approx(5.0 + CLOSE_S)
