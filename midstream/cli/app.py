@@ -9,6 +9,7 @@ import trio
 import typer
 
 from midstream.cli.demo import run_demo
+from midstream.cli.rules import rules_app
 from midstream.cli.run import RunOptions, run_prompt
 from midstream.messages.errors import MidstreamError
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Listens while a model talks: aborts on a rule, says why, lets it try again.",
 )
+app.add_typer(rules_app)
 
 T = TypeVar("T")
 

@@ -1,0 +1,88 @@
+"""`midstream rules why`: why a rule did not fire, or what it takes (spec/ttsr.md B26)."""
+
+import msgspec
+from rich.console import Console
+
+from midstream.assembly import build_store
+from midstream.cli.rule_selection import Selection
+from midstream.cli.tables import one_line, print_line
+from midstream.config import Config
+from midstream.messages.errors import ConfigError
+from midstream.rules.explain import AskedOutput, Memory, Situation, Standing, explain
+from midstream.rules.policy import PolicySettings
+from midstream.stores.conversation_load import load_conversation
+
+_STYLES = {Standing.OPEN: "bold green", Standing.UNKNOWN: "bold red"}
+
+
+async def explain_rule(
+    selection: Selection,
+    name: str,
+    conversation_id: str | None,
+    place: AskedOutput,
+    agent: str | None,
+    console: Console,
+    json: bool,
+) -> int:
+    """Print the answer. Returns 0: that a rule is silent is an answer.
+
+    Raises `ConfigError` for a conversation that the store does not have, and `StoreError`.
+    """
+    settings = selection.config.rules
+    situation = Situation(
+        found=selection.found,
+        agent=agent or selection.config.agent,
+        enabled=settings.enabled or selection.is_named,
+        disabled_rules=selection.disabled_rules,
+        builtin_rules=settings.builtin_rules,
+        policy=_policy(selection.config),
+        place=place,
+        memory=await _remember(selection, conversation_id),
+    )
+    answer = explain(name, situation)
+    if json:
+        console.file.write(msgspec.json.encode(answer).decode() + "\n")
+        return 0
+    style = _STYLES.get(answer.standing, "bold yellow")
+    print_line(console, f"{one_line(answer.rule)}: {answer.standing.replace('_', ' ')}", style)
+    for sentence in answer.sentences:
+        console.print(one_line(sentence), markup=False, soft_wrap=not console.is_terminal)
+    for problem in answer.problems:
+        console.print(one_line(str(problem)), style="yellow", markup=False, soft_wrap=True)
+    return 0
+
+
+async def _remember(selection: Selection, conversation_id: str | None) -> Memory | None:
+    """What the configured store knows of the conversation. A store that is not there yet
+    is not made."""
+    if conversation_id is None:
+        return None
+    store_config = selection.config.store
+    path = selection.cwd / store_config.path
+    missing = ConfigError(
+        "midstream rules why",
+        "--conversation",
+        f"there is no conversation {conversation_id} in {store_config.path}",
+        "`midstream run` names the conversation that it begins",
+    )
+    if store_config.path == ":memory:" or not path.exists():
+        raise missing
+    async with await build_store(store_config, selection.cwd) as store:
+        conversation = await load_conversation(store, conversation_id)
+    if conversation.kept.version == 0:
+        raise missing
+    return Memory(
+        conversation_id=conversation_id,
+        turn=conversation.turn,
+        records=conversation.injections,
+    )
+
+
+def _policy(config: Config) -> PolicySettings:
+    return PolicySettings(
+        interrupt_mode=config.rules.interrupt_mode,
+        repeat_mode=config.rules.repeat_mode,
+        repeat_gap=config.rules.repeat_gap,
+        max_retries_per_rule=config.rules.max_retries_per_rule,
+        max_retries_per_prompt=config.rules.max_retries_per_prompt,
+    )
