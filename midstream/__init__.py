@@ -37,6 +37,7 @@ from midstream.messages.events import (
     Thinking,
     ToolResult,
     ToolUse,
+    ToolWanted,
 )
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.record import SessionStatus
@@ -58,6 +59,7 @@ from midstream.rules.rule import (
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.conversations import ConversationBusy
 from midstream.stores.store import Store
+from midstream.tools import Tool, ToolError
 
 __all__ = [
     "Action",
@@ -99,9 +101,12 @@ __all__ = [
     "StoreError",
     "Text",
     "Thinking",
+    "Tool",
+    "ToolError",
     "ToolResult",
     "ToolSpec",
     "ToolUse",
+    "ToolWanted",
     "UnknownSession",
     "Usage",
     "UsageSource",

@@ -82,9 +82,9 @@ class Tool:
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function)
         arguments = _arguments_of(function, known_as)
-        self._decoder = msgspec.json.Decoder(arguments)
         self.spec = ToolSpec(known_as, description, _schema_of(arguments, known_as))
         self.deadline_s = deadline_s
+        self._decoder = msgspec.json.Decoder(arguments)
 
     async def run(self, arguments: str) -> str:
         """Call the function with the model's arguments, the text of a JSON object.
@@ -134,10 +134,7 @@ def _arguments_of(function: Callable[..., Any], name: str) -> type[msgspec.Struc
     except (TypeError, ValueError, NameError) as error:
         raise ToolError(f"{name}: its signature cannot be read: {error}") from error
     fields = [_field(parameter, hints, name) for parameter in parameters]
-    try:
-        return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-    except TypeError as error:
-        raise ToolError(f"{name}: {error}") from error
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _field(
@@ -164,7 +161,7 @@ def _schema_of(arguments: type[msgspec.Struct], name: str) -> dict[str, Any]:
         )
         msgspec.json.encode((top, definitions))
     except TypeError as error:
-        raise ToolError(f"{name}: a parameter has no JSON Schema: {error}") from error
+        raise ToolError(f"{name}: a parameter cannot be decoded from JSON: {error}") from error
     schema = definitions.pop(top["$ref"].removeprefix("#/$defs/"))
     del schema["title"]
     return {**schema, "$defs": definitions} if definitions else schema
