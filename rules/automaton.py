@@ -9,6 +9,8 @@ become conditions on the unit before and the unit to come. The verdict is theref
 
 - `State.certain`: the text so far has a match that no continuation can undo;
 - `State.at_end`: there is a match if the text ends here;
+- `State.idle`: whatever matches from here on could as well begin here: nothing before is
+  needed any more, and may be let go (design.md section 4, `safe`);
 - `State.given_up`: this condition has grown beyond its bounds on this text, and nothing
   is known; the caller leaves it to `backtracking.py`.
 
@@ -60,10 +62,24 @@ _START = -1
 class State(dict[str, "State"]):
     """One state; `state[character]` is the next. Made by `Automaton` only."""
 
-    __slots__ = ("_automaton", "at_end", "behind", "certain", "formula", "given_up", "number")
+    __slots__ = (
+        "_automaton",
+        "at_end",
+        "behind",
+        "certain",
+        "formula",
+        "given_up",
+        "idle",
+        "number",
+    )
 
     def __init__(
-        self, automaton: "Automaton", number: int, formula: Formula, behind: tuple[Formula, ...]
+        self,
+        automaton: "Automaton",
+        number: int,
+        formula: Formula,
+        behind: tuple[Formula, ...],
+        idle: bool,
     ) -> None:
         super().__init__()
         self._automaton = automaton
@@ -71,6 +87,7 @@ class State(dict[str, "State"]):
         self.formula = formula
         self.behind = behind
         self.given_up = False
+        self.idle = idle
         self.certain = formula == TRUE
         self.at_end = self.certain or automaton.holds_at_end(formula)
 
@@ -115,11 +132,11 @@ class Automaton:
         self._work = 0
         self._forget()
         self.initial = self._enter((), FALSE, _START)
-        self._given_up = State(self, 0, FALSE, ())
+        self._given_up = State(self, 0, FALSE, (), idle=False)
         self._given_up.given_up = True
 
     def _forget(self) -> None:
-        self._states: dict[tuple[Formula, tuple[Formula, ...]], State] = {}
+        self._states: dict[tuple[Formula, tuple[Formula, ...], bool], State] = {}
         self._steps: dict[tuple[int, int], State] = {}
         self._resolved: dict[tuple[int, int, tuple[Formula, ...]], Formula] = {}
 
@@ -168,17 +185,18 @@ class Automaton:
             arrived = (*arrived, self._arrivals(now))
         carried = self._step(formula, unit_class, arrived)
         started = self._resolve(self._program.entry, unit_class, arrived)
-        return self._state(any_of([carried, started]), tuple(running))
+        formula = any_of([carried, started])
+        return self._state(formula, tuple(running), idle=formula == started)
 
-    def _state(self, formula: Formula, behind: tuple[Formula, ...]) -> State:
+    def _state(self, formula: Formula, behind: tuple[Formula, ...], *, idle: bool) -> State:
         formula = self._longest_runs(formula)
         if formula == TRUE:
             behind = ()
-        state = self._states.get((formula, behind))
+        state = self._states.get((formula, behind, idle))
         if state is None:
             self._made += 1
-            state = State(self, self._made, formula, behind)
-            self._states[(formula, behind)] = state
+            state = State(self, self._made, formula, behind, idle)
+            self._states[(formula, behind, idle)] = state
             if state.at_end and not state.certain and self._is_universal(state):
                 state.certain = True
         return state

@@ -28,12 +28,14 @@ _MIN_REUSE = 6
 class JointState(dict[str, "JointState"]):
     """The states of a group's conditions; `state[character]` is the next."""
 
-    __slots__ = ("certain", "given_up", "group", "standing", "states")
+    __slots__ = ("busy", "certain", "given_up", "group", "standing", "states")
 
     def __init__(self, group: "Group", states: tuple[State, ...]) -> None:
         super().__init__()
         self.group = group
         self.states = states
+        self.busy = group.busy_numbers(states)
+        """Numbers of the conditions that a match may have begun for and is not decided."""
         self.certain = group.numbers_where(states, "certain")
         """Numbers of the conditions that have a match which nothing can undo."""
         self.given_up = group.numbers_where(states, "given_up")
@@ -62,6 +64,10 @@ class Group:
     def numbers_where(self, states: tuple[State, ...], attribute: str) -> frozenset[int]:
         pairs = zip(self._numbers, states, strict=True)
         return frozenset(number for number, state in pairs if getattr(state, attribute))
+
+    def busy_numbers(self, states: tuple[State, ...]) -> frozenset[int]:
+        pairs = zip(self._numbers, states, strict=True)
+        return frozenset(number for number, state in pairs if not (state.idle or state.certain))
 
     def state(self, states: tuple[State, ...]) -> JointState:
         key = tuple([state.number for state in states])
@@ -113,9 +119,10 @@ class Group:
 class Cursor:
     """The place of one passage in all groups that watch it."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("_busy_since", "_places")
 
     def __init__(self, groups: Iterable[Group]) -> None:
+        self._busy_since: dict[int, int] = {}
         self._places = [
             place
             for group in groups
@@ -128,22 +135,50 @@ class Cursor:
         The inner loop is the hot path of the whole program: one look-up a character.
         """
         changed = False
-        divided = False
         for number, before in enumerate(self._places):
             joint = before
             for character in text:
                 joint = joint[character]
-            group = joint.group
-            group.stepped += len(text)
-            divided = divided or bool(group.halves)
+            joint.group.stepped += len(text)
             self._places[number] = joint
-            if joint is not before:
-                changed = changed or joint.standing != before.standing
-        if divided:
-            self._divide()
+            changed = changed or joint.standing != before.standing
+        self._divide()
         return changed
 
+    def feed_and_track(self, text: str, offset: int) -> bool:
+        """`feed`, and remember since when each condition has been busy.
+
+        `offset` is the place of `text` in its passage. Costs more than `feed`, so only
+        those pay who hold text back.
+        """
+        changed = False
+        for number, before in enumerate(self._places):
+            joint = before
+            for at, character in enumerate(text, offset):
+                following = joint[character]
+                if following.busy is not joint.busy:
+                    self._note(joint.busy, following.busy, at)
+                joint = following
+            joint.group.stepped += len(text)
+            self._places[number] = joint
+            changed = changed or joint.standing != before.standing
+        self._divide()
+        return changed
+
+    def _note(self, before: frozenset[int], after: frozenset[int], at: int) -> None:
+        for number in before - after:
+            self._busy_since.pop(number, None)
+        for number in after - before:
+            self._busy_since[number] = at
+
+    def held_from(self, numbers: frozenset[int]) -> int | None:
+        """The earliest offset at which a match of one of `numbers` may have begun and is
+        still undecided; None if there is none. Only after `feed_and_track`."""
+        return min((at for n, at in self._busy_since.items() if n in numbers), default=None)
+
     def _divide(self) -> None:
+        if not any(joint.group.halves for joint in self._places):
+            return
         self._places = [
             place
             for joint in self._places

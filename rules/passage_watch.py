@@ -33,7 +33,11 @@ class Limits:
 
 
 class PassageWatch:
-    """Feed it the passage's text, tell it paths, end it; each returns what was found."""
+    """Feed it the passage's text, tell it paths, end it; each returns what was found.
+
+    `holding` are the conditions for which text may have to be held back (`held_from`);
+    None where nobody asks.
+    """
 
     def __init__(
         self,
@@ -42,7 +46,10 @@ class PassageWatch:
         key: PassageKey,
         limits: Limits,
         tool: str | None = None,
+        *,
+        holding: frozenset[int] | None = None,
     ) -> None:
+        self._holding = holding
         self._rule_set = rule_set
         self._lineup = lineup
         self._key = key
@@ -66,7 +73,10 @@ class PassageWatch:
             return findings
         first = not self._length
         self._keep(text, findings)
-        changed = self._cursor.feed(text)
+        if self._holding is None:
+            changed = self._cursor.feed(text)
+        else:
+            changed = self._cursor.feed_and_track(text, self._length - len(text))
         if changed or first:
             certain = self._cursor.certain()
             self._matched |= certain - self._lineup.searched
@@ -77,6 +87,20 @@ class PassageWatch:
         if changed or first or found:
             self._collect(findings)
         return findings
+
+    def held_from(self) -> int:
+        """The offset from which a match of a held condition may have begun and is still
+        undecided; the length of the passage where there is none.
+
+        A condition without an automaton of its own may have begun anywhere.
+        """
+        if not self._holding or self._ended:
+            return self._length
+        blind = self._lineup.always_searched | self._cursor.given_up()
+        if not self._holding.isdisjoint(blind - self._limits.suspended - self._matched):
+            return 0
+        held = self._cursor.held_from(self._holding - self._limits.suspended)
+        return self._length if held is None else held
 
     def end(self) -> list[Finding]:
         """The passage has all its text: what waited for the end is decided now."""

@@ -31,8 +31,8 @@ from midstream.rules.passage import (
     Restarted,
 )
 from midstream.rules.passage_watch import PASSAGE_CAP_CHARS, Limits, PassageWatch
-from midstream.rules.rule import Source
-from midstream.rules.rule_set import RuleSet
+from midstream.rules.rule import Rule, Source
+from midstream.rules.rule_set import Lineup, RuleSet
 from midstream.rules.tool_arguments import ToolArguments
 
 NewArguments = Callable[[str, str], ToolArguments]
@@ -40,14 +40,21 @@ NewArguments = Callable[[str, str], ToolArguments]
 
 
 class Watch:
-    """The watch of one session."""
+    """The watch of one session.
+
+    `holds` says for which rules text is held back while they may match (design.md section
+    4, `safe`): those that may interrupt. Without it nothing is, and `held_from` is the end.
+    """
 
     def __init__(
         self,
         rule_set: RuleSet,
         new_arguments: NewArguments,
         passage_cap_chars: int = PASSAGE_CAP_CHARS,
+        *,
+        holds: Callable[[Rule, Source], bool] | None = None,
     ) -> None:
+        self._holds = holds
         self._rule_set = rule_set
         self._new_arguments = new_arguments
         self._limits = Limits(passage_cap_chars)
@@ -83,14 +90,29 @@ class Watch:
                     pass
         return findings
 
+    def held_from(self, index: int) -> int | None:
+        """How many characters of the open block `index` may go out; None if all may.
+
+        What lies behind could still become part of a match that interrupts.
+        """
+        block = self._blocks.get(index)
+        return None if block is None else block.held_from()
+
     def _block(self, index: int, source: Source) -> PassageWatch:
         block = self._blocks.get(index)
         if block is None:
             lineup = self._rule_set.lineup(source)
             key = PassageKey(source, part=(index,))
-            block = PassageWatch(self._rule_set, lineup, key, self._limits)
+            holding = self._held_conditions(lineup, source)
+            block = PassageWatch(self._rule_set, lineup, key, self._limits, holding=holding)
             self._blocks[index] = block
         return block
+
+    def _held_conditions(self, lineup: Lineup, source: Source) -> frozenset[int] | None:
+        if self._holds is None:
+            return None
+        held = (rule.conditions for rule in lineup.rules if self._holds(rule.rule, source))
+        return frozenset[int]().union(*held)
 
     def _call(self, call_id: str, name: str) -> "_Call":
         arguments = self._new_arguments(call_id, name)

@@ -105,3 +105,48 @@ def test_a_rule_fires_as_soon_as_nothing_can_undo_it_and_no_earlier(
         assert (matched, seen) == (True, None)
     else:
         assert seen == fires_after
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_was_not_held_back_is_never_needed_by_a_later_match(seed: int) -> None:
+    """Text that went out before the match was known does not break the rule by itself, and
+    what breaks it lies wholly in what was held (design.md section 4, `safe`)."""
+    random = Random(seed)
+    for _ in range(CONDITIONS // SEEDS):
+        matching = Matching(random_condition(random))
+        if matching.refused or not matching.condition.exact:
+            continue
+        for _ in range(TEXTS):
+            text = random_text(random).replace("😀", "")
+            check_holding(matching, text, random_cuts(random, text))
+
+
+def check_holding(matching: Matching, text: str, pieces: list[str]) -> None:
+    lineup = matching.rule_set.lineup(Source.TEXT)
+    key = PassageKey(Source.TEXT)
+    watch = PassageWatch(matching.rule_set, lineup, key, Limits(), holding=frozenset({0}))
+    released = 0
+    seen = ""
+    for piece in pieces:
+        seen += piece
+        if watch.feed(piece):
+            break
+        released = max(released, watch.held_from())
+    else:
+        if not watch.end():
+            return
+    pattern = matching.condition.require_pattern()
+    label = f"{matching.source!r} on {pieces!r}, released {text[:released]!r}"
+    assert pattern.search(seen, pos=released) is not None, label
+
+
+def test_with_nothing_close_to_matching_nothing_is_held() -> None:
+    matching = Matching("FORBIDDEN")
+    lineup = matching.rule_set.lineup(Source.TEXT)
+    key = PassageKey(Source.TEXT)
+    watch = PassageWatch(matching.rule_set, lineup, key, Limits(), holding=frozenset({0}))
+    held: list[int] = []
+    for length, character in enumerate("a FOR b", 1):
+        watch.feed(character)
+        held.append(length - watch.held_from())
+    assert held == [0, 0, 1, 2, 3, 0, 0]
