@@ -13,6 +13,10 @@ when the delay has passed *and* the stream is closed; `_retry` writes the remind
                     │             │            │
                     └─────────────┴────────────┴──▶ Recording(Finish) ──▶ Ended
 
+Calls run only when their message is complete, clean and on record. A call that breaks an
+interrupting rule never runs, also when the rule does not cut any more because it has spent
+its retries or has been reminded of: the call is refused, and the model is told.
+
 Stop is an epoch (design.md invariant 3): once a stop was asked for, no phase leads back
 to `Streaming`.
 """
@@ -23,9 +27,9 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from midstream.actors.turn_calls import (
-    REFUSED,
     answers,
     message_alone,
+    refusal,
     shown,
     unanswered,
     with_reminders,
@@ -145,8 +149,8 @@ class _Attempt:
     heard: Accumulator
     deferred: list[Verdict] = field(default_factory=list[Verdict])
     folded: list[Verdict] = field(default_factory=list[Verdict])
-    refused: set[str] = field(default_factory=set[str])
-    """Ids of calls that must not be run."""
+    refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The calls that must not be run, by id, with the rules that they break."""
 
 
 class Turn:
@@ -264,14 +268,16 @@ class Turn:
         return tuple(verdict for verdict in verdicts if verdict.action in actions)
 
     def _keep_in_mind(self, verdict: Verdict) -> None:
+        if verdict.interrupts and verdict.call_id and self._settings.runs_tools:
+            # The stream is not cut for it (any more), but such a call never runs.
+            self._attempt.refused.setdefault(verdict.call_id, []).append(verdict.rule)
+            if verdict.action is VerdictAction.EXHAUSTED:
+                self._attempt.folded.append(verdict)
+            return
         match verdict.action:
             case VerdictAction.DEFER:
                 self._attempt.deferred.append(verdict)
             case VerdictAction.FOLD:
-                self._attempt.folded.append(verdict)
-            case VerdictAction.EXHAUSTED if verdict.call_id and self._settings.runs_tools:
-                # The stream is not cut any more, but a call that breaks the rule never runs.
-                self._attempt.refused.add(verdict.call_id)
                 self._attempt.folded.append(verdict)
             case VerdictAction.EXHAUSTED:
                 self._exhausted = f"{verdict.rule}: {verdict.reason}"
@@ -384,16 +390,25 @@ class Turn:
         self, items: tuple[AnyItem, ...], calls: tuple[ToolCallPart, ...]
     ) -> list[Effect]:
         """Put the message on record; its calls are run when it is."""
+        message = message_alone(items)
+        if (spent := self._spent_on_calls(calls)) is not None:
+            return self._finish_unrun(Conclusion(SessionStatus.CAPPED, spent), calls, message)
+        self._tool_rounds += 1
+        return self._append(message, calls)
+
+    def _spent_on_calls(self, calls: tuple[ToolCallPart, ...]) -> str | None:
+        """Why the model gets no results for these calls any more, or None if it does."""
         limit = self._settings.budget.max_tool_rounds
         if self._tool_rounds >= limit:
-            conclusion = Conclusion(SessionStatus.CAPPED, f"{limit} rounds of tool calls were run")
-            return self._finish_unrun(conclusion, calls, message_alone(items))
-        self._tool_rounds += 1
-        return self._append(message_alone(items), calls)
+            return f"{limit} rounds of tool calls were run"
+        if any(call.call_id in self._attempt.refused for call in calls):
+            # To refuse is our doing, so a model that insists draws on our budget.
+            return self._draw_on_budget()
+        return None
 
     def _run_calls(self, calls: tuple[ToolCallPart, ...]) -> list[Effect]:
         refused = [call for call in calls if call.call_id in self._attempt.refused]
-        outcomes = {call.call_id: REFUSED for call in refused}
+        outcomes = {call.call_id: refusal(self._attempt.refused[call.call_id]) for call in refused}
         self.phase = RunningCalls(self._number, calls, outcomes, self._now)
         to_run = unanswered(calls, outcomes)
         events: list[AnyEvent] = [

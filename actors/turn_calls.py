@@ -19,12 +19,15 @@ from midstream.messages.events import ToolResult
 from midstream.messages.settle import Ending, Outcome, ToolOutcome, ToolState, settle
 from midstream.messages.verdict import Verdict
 
-REFUSED = ToolOutcome(ToolState.RETURNED, "[refused] This call was not run.", is_error=True)
-"""The result of a call that breaks a rule which may cut, but has spent its retries. Its
-reminder, which says why, is folded into it."""
-
 RemindOf = Callable[[Sequence[Verdict], str], ReminderItem]
 """Writes the reminder that goes into the result of the call with this id."""
+
+
+def refusal(rules: Iterable[str]) -> ToolOutcome:
+    """The result of a call that breaks these rules, so that it was not run."""
+    names = ", ".join(dict.fromkeys(rules))
+    content = f"[refused] This call was not run, because it breaks a rule of the user: {names}."
+    return ToolOutcome(ToolState.RETURNED, content, is_error=True)
 
 
 def message_alone(items: Iterable[AnyItem]) -> tuple[AnyItem, ...]:

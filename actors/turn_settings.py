@@ -15,7 +15,10 @@ class ContextMode(Enum):
 
 
 class OnExhausted(Enum):
-    """What happens to a violation when the retry budget is spent (spec/ttsr.md 0.7)."""
+    """What happens to a violation when the retry budget is spent (spec/ttsr.md 0.7).
+
+    A call that the session would run is not run in either case; see `Turn`.
+    """
 
     DELIVER = "deliver"
     FAIL = "fail"

@@ -48,3 +48,5 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     excerpt: str = ""
     reminder: str = ""
     reason: str | None = None
+    interrupts: bool = False
+    """Whether the rule may cut the stream at this place, whatever is done about it now."""

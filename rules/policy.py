@@ -58,7 +58,7 @@ def decide(
             reserved.add(name)
         if action is VerdictAction.INTERRUPT:
             interrupts[name] = interrupts.get(name, 0) + 1
-        verdicts.append(_verdict(match, action, reason))
+        verdicts.append(_verdict(match, action, reason, _interrupts(match, settings)))
     following = PolicyState(
         recorded=state.recorded, reserved=frozenset(reserved), interrupts=interrupts
     )
@@ -111,13 +111,18 @@ def _judge(
         return VerdictAction.SUPPRESSED, "its reminder is already on its way"
     if (closed := closed_because(rule, recorded, settings, turn)) is not None:
         return VerdictAction.SUPPRESSED, closed
-    if (rule.interrupt_mode or settings.interrupt_mode).interrupts(match.source):
+    if _interrupts(match, settings):
         spent = _spent_budget(rule, interrupts, settings)
         return (VerdictAction.EXHAUSTED, spent) if spent else (VerdictAction.INTERRUPT, None)
     # A reminder can only be folded into a result if the call can be told from others.
     if match.source is Source.TOOL and match.call_id:
         return VerdictAction.FOLD, None
     return VerdictAction.DEFER, None
+
+
+def _interrupts(match: Match, settings: PolicySettings) -> bool:
+    mode = match.rule.interrupt_mode or settings.interrupt_mode
+    return match.rule.action is not Action.OBSERVE and mode.interrupts(match.source)
 
 
 def _spent_budget(
@@ -143,7 +148,7 @@ def _ride_along(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
     )
 
 
-def _verdict(match: Match, action: VerdictAction, reason: str | None) -> Verdict:
+def _verdict(match: Match, action: VerdictAction, reason: str | None, interrupts: bool) -> Verdict:
     return Verdict(
         rule=match.rule.name,
         action=action,
@@ -157,4 +162,5 @@ def _verdict(match: Match, action: VerdictAction, reason: str | None) -> Verdict
         excerpt=match.excerpt,
         reminder=match.rule.injected_text,
         reason=reason,
+        interrupts=interrupts,
     )

@@ -9,7 +9,7 @@ import pytest
 from midstream.actors.turn import Message, Turn
 from midstream.actors.turn_effects import Effect, Publish, Record, RunCalls, Start, StopCalls
 from midstream.actors.turn_phases import Over, RunningCalls, Writing
-from midstream.actors.turn_settings import TurnSettings
+from midstream.actors.turn_settings import PromptBudget, TurnSettings
 from midstream.messages.conversation import (
     AnyItem,
     AssistantItem,
@@ -62,13 +62,16 @@ STOPS = [Interrupt(), Cancel("enough")]
 MARKER = SystemItem("[interrupted] The user interrupted this answer.", "interrupted")
 
 
-def verdict(action: VerdictAction, call_id: str | None, rule: str = "no-foo") -> Verdict:
+def verdict(
+    action: VerdictAction, call_id: str | None, rule: str = "no-foo", *, interrupts: bool = False
+) -> Verdict:
     return Verdict(
         rule=rule,
         action=action,
         source="tool" if call_id else "text",
         call_id=call_id,
         reminder=f"Do not {rule}.",
+        interrupts=interrupts or action is VerdictAction.EXHAUSTED,
     )
 
 
@@ -247,14 +250,45 @@ def test_a_session_that_goes_while_calls_run_says_what_is_known_of_them() -> Non
     assert_paired([*course.items, *last.recording.items])
 
 
-def test_a_refused_call_is_answered_without_being_run() -> None:
-    spent = verdict(VerdictAction.EXHAUSTED, "c1")
-    course = running("work", "work", verdicts=(spent,))
+REFUSED = "[refused] This call was not run, because it breaks a rule of the user: no-foo."
+NOT_CUT_FOR = [VerdictAction.EXHAUSTED, VerdictAction.SUPPRESSED]
+
+
+@pytest.mark.parametrize("action", NOT_CUT_FOR)
+def test_a_call_that_breaks_an_interrupting_rule_is_refused_when_nothing_is_cut(
+    action: VerdictAction,
+) -> None:
+    course = running("work", "work", verdicts=(verdict(action, "c1", interrupts=True),))
     (effect,) = [effect for effect in course.effects if isinstance(effect, RunCalls)]
     assert [call.call_id for call in effect.calls] == ["c2"]
     course.receive(returned("c2"))
     course.record()
-    assert course.contents == ["[refused] This call was not run.", "result of c2"]
+    assert course.contents == [REFUSED, "result of c2"]
+
+
+def test_a_rule_that_would_not_interrupt_refuses_nothing() -> None:
+    quiet = verdict(VerdictAction.SUPPRESSED, "c1")
+    (effect,) = [e for e in running("work", verdicts=(quiet,)).effects if isinstance(e, RunCalls)]
+    assert [call.call_id for call in effect.calls] == ["c1"]
+
+
+def test_a_rule_that_was_reminded_of_is_named_and_not_injected_again() -> None:
+    again = verdict(VerdictAction.SUPPRESSED, "c1", interrupts=True)
+    course = running("work", verdicts=(again,))
+    course.record()
+    assert course.contents == [REFUSED]
+    assert not [item for item in course.items if isinstance(item, ReminderItem)]
+
+
+def test_a_model_that_insists_on_refused_calls_is_capped() -> None:
+    course = Course(msgspec.structs.replace(SETTINGS, budget=PromptBudget(max_restarts=2)))
+    for attempt in (1, 2, 3):
+        insists = verdict(VerdictAction.SUPPRESSED, "c1", interrupts=True)
+        course.receive(*message(attempt, "work", verdicts=(insists,)))
+        course.record()
+        course.record()
+    assert course.ended.status is SessionStatus.CAPPED
+    assert course.contents == [REFUSED, REFUSED, NOT_STARTED]
 
 
 def test_a_message_of_refused_calls_alone_goes_on_at_once() -> None:
@@ -304,7 +338,10 @@ def happen(course: Course, random: Random) -> None:
         case "stream":
             harmless = [a for a in VerdictAction if a is not VerdictAction.INTERRUPT]
             about = [call_id for call_id in calls if random.random() < 0.5]
-            verdicts = tuple(verdict(random.choice(harmless), c, f"rule-{c}") for c in about)
+            verdicts = tuple(
+                verdict(random.choice(harmless), c, f"rule-{c}", interrupts=random.random() < 0.2)
+                for c in about
+            )
             names = random.choices(["work", "ask"], k=len(calls))
             course.receive(*message(attempt, *names, verdicts=verdicts))
         case "store":

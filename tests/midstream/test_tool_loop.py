@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import pytest
 import trio
-from tool_loop import FORMATS, Loop, assert_valid, events_of, open_loop, rule
+from tool_loop import BODIES, FORMATS, Loop, assert_valid, events_of, open_loop, rule
 from trio.testing import MockClock
 
 from midstream.actors.tool_runner import ToolRunner
@@ -27,8 +27,9 @@ from midstream.messages.settle import NOT_STARTED, OUTCOME_UNKNOWN
 from midstream.messages.stream import StopReason
 from midstream.messages.verdict import VerdictAction
 from midstream.providers.scripted import Call, Hang, Pause, Script, answer
-from midstream.rules.rule import InterruptMode, Source
+from midstream.rules.rule import DEFAULT_SCOPE, InterruptMode, Source
 from midstream.stores.conversation_load import load_conversation
+from midstream.testing.transcript_rules import violations
 from midstream.tools import Tool
 
 NEVER = InterruptMode.NEVER
@@ -677,6 +678,34 @@ async def test_a_call_that_breaks_a_rule_is_refused_when_the_retries_are_spent(
     assert (ended.status, ended.output) == (SessionStatus.COMPLETED, "Done.")
 
 
+async def test_a_model_that_insists_after_a_reminder_does_not_get_its_call_run(
+    autojump_clock: MockClock,
+) -> None:
+    """The rule is injected once, and goes on to hold."""
+    bad = answer("I write.", write_call("x: any"))
+    async with open_loop(bad, bad, bad, answer("Done."), rules=[rule("no-any", ": any")]) as loop:
+        ended = await loop.run(write)
+        contents = [result.content for result in await loop.results()]
+        assert len(await loop.reminders()) == 1
+    refused = "[refused] This call was not run, because it breaks a rule of the user: no-any."
+    assert contents == [refused, refused]
+    assert not written
+    assert ended.output == "Done."
+
+
+async def test_a_rule_for_tools_alone_that_matched_prose_before_still_holds_for_calls(
+    autojump_clock: MockClock,
+) -> None:
+    tools_only = msgspec.structs.replace(
+        rule("no-any", ": any", mode=InterruptMode.TOOL_ONLY), scope=DEFAULT_SCOPE
+    )
+    script = answer("I write x: any.", write_call("x: any"))
+    async with open_loop(script, answer("Done."), rules=[tools_only]) as loop:
+        await loop.run(write)
+        assert len(await loop.reminders()) == 1
+    assert not written
+
+
 async def test_a_reminder_about_a_call_goes_into_its_result(autojump_clock: MockClock) -> None:
     """spec/ttsr.md 4.6: in front of the content, on record with the result."""
     no_any = rule("no-any", ": any", mode=NEVER)
@@ -692,6 +721,21 @@ async def test_a_reminder_about_a_call_goes_into_its_result(autojump_clock: Mock
     assert not reminder.interrupted
     assert [event.rules for event in injected] == [("no-any",)]
     assert loop.provider.requests[1].items[-1] == reminder
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_provider_is_sent_the_reminder_in_front_of_the_result(
+    autojump_clock: MockClock, format: str
+) -> None:
+    no_any = rule("no-any", ": any", mode=NEVER)
+    script = answer("I write.", write_call("x: any"))
+    async with open_loop(script, answer("Done."), rules=[no_any], format=format) as loop:
+        await loop.run(write)
+        (reminder,) = await loop.reminders()
+    body = msgspec.json.encode(BODIES[format](loop.provider.requests[1])).decode()
+    in_front = msgspec.json.encode(f"{reminder.text}\n\nwrote x: any").decode()
+    assert in_front in body
+    assert body.count("system-reminder reason") == 1
 
 
 async def test_reminders_of_several_rules_about_one_call_are_one(
@@ -899,3 +943,5 @@ async def test_no_order_of_results_stops_and_crashes_leaves_an_invalid_conversat
     assert ended.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED)
     for request in loop.provider.requests:
         assert_valid(request.items)
+        for format, body_of in BODIES.items():
+            assert not violations(body_of(request), format)

@@ -1,9 +1,10 @@
 """A runtime with a scripted model, for the tests of the tool loop."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from midstream.actors.clock import TrioClock
 from midstream.config import BudgetConfig, Config, RulesConfig, ToolsConfig
@@ -11,6 +12,7 @@ from midstream.handle import SessionHandle
 from midstream.messages.conversation import (
     AnyItem,
     AssistantItem,
+    ModelRequest,
     ReminderItem,
     ToolCallPart,
     ToolResultItem,
@@ -19,14 +21,25 @@ from midstream.messages.conversation import (
 from midstream.messages.events import AnyEvent, SessionEnded
 from midstream.messages.lifecycle import AnyLifecycleEvent
 from midstream.messages.settle import settle_history
+from midstream.providers.anthropic_request import anthropic_body
+from midstream.providers.openai_chat_request import openai_chat_body
+from midstream.providers.openai_responses_request import openai_responses_body
 from midstream.providers.scripted import Script, ScriptedProvider
 from midstream.rules.rule import InterruptMode, Rule, ScopeToken, Source
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.memory import MemoryStore
+from midstream.testing.transcript_rules import violations
 from midstream.tools import Tool
 
-FORMATS = ("anthropic", "openai_chat", "openai_responses")
+BODIES: dict[str, Callable[[ModelRequest], dict[str, Any]]] = {
+    "anthropic": anthropic_body,
+    "openai_chat": openai_chat_body,
+    "openai_responses": openai_responses_body,
+}
+"""What is sent to a provider, by format."""
+
+FORMATS = tuple(BODIES)
 
 
 @dataclass
@@ -120,6 +133,7 @@ def assert_valid(items: Sequence[AnyItem]) -> None:
     assert not waiting, f"no results for {waiting} at the end"
     for format in FORMATS:
         assert settle_history(items, format) == tuple(items)
+        assert not violations(items, format)
 
 
 def rule(
