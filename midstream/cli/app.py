@@ -107,6 +107,7 @@ def _explained(error: BaseException) -> int:
     if isinstance(cause, KeyboardInterrupt):
         return 130
     if isinstance(cause, MidstreamError):
-        typer.secho(f"midstream: {cause}", fg="red", err=True)
+        because = f": {cause.__cause__}" if cause.__cause__ else ""
+        typer.secho(f"midstream: {cause}{because}", fg="red", err=True)
         return 2
     raise error

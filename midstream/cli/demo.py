@@ -7,7 +7,7 @@ from rich.text import Text as Styled
 
 from midstream.cli.demo_server import demo_server
 from midstream.cli.demo_streams import PROMPTS
-from midstream.cli.display import Display, display_for
+from midstream.cli.display import Display, display_for, shortened
 from midstream.cli.run import follow
 from midstream.config import Config, ProviderConfig, RulesConfig
 from midstream.messages.events import RuleTriggered, SessionEnded, SessionEvent
@@ -129,7 +129,7 @@ def _table(summaries: list[Summary]) -> Table:
     for summary in summaries:
         ended = summary.ended
         table.add_row(
-            summary.prompt,
+            shortened(summary.prompt, 16),
             summary.rule or "nothing",
             summary.where,
             f"{summary.latency_us} µs",
