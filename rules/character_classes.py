@@ -74,11 +74,6 @@ def contains(ranges: Ranges, unit: int) -> bool:
     return any(first <= unit <= last for first, last in ranges)
 
 
-def overlaps(one: Ranges, other: Ranges) -> bool:
-    """Whether some unit is in both."""
-    return any(a <= d and c <= b for a, b in one for c, d in other)
-
-
 def canonicalize(unit: int) -> int:
     """The unit that stands for `unit` when case is ignored (ECMA-262, 22.2.2.7.3, no `u`).
 

@@ -8,7 +8,7 @@ of a text, and that what JavaScript refuses is refused with a position and, wher
 dialect was evidently meant, with a mend.
 
 This file has the structure of the grammar, `ecmascript_scanner.py` the place in the text,
-`ecmascript_atoms.py` escapes and classes, `ecmascript_hints.py` the sentences for authors.
+`ecmascript_atoms.py` escapes, classes and counts, `ecmascript_hints.py` the sentences for authors.
 """
 
 import re
@@ -17,11 +17,19 @@ from dataclasses import replace
 from midstream.rules.back_references import without_dead_references
 from midstream.rules.character_classes import LINE_TERMINATORS, WORD
 from midstream.rules.dialect_error import DialectError
-from midstream.rules.ecmascript_atoms import read_class, read_dot, read_escape, read_literal
+from midstream.rules.ecmascript_atoms import (
+    read_class,
+    read_counts,
+    read_dot,
+    read_escape,
+    read_literal,
+    starts_quantifier,
+)
 from midstream.rules.ecmascript_hints import (
     ESCAPE_IT_MEND,
     POSSESSIVE_MEND,
     REPEATED_ASSERTION_MEND,
+    astral_quantifier_warning,
     group_mend,
     literal_brace_warning,
 )
@@ -30,6 +38,7 @@ from midstream.rules.parsed_pattern import ParsedPattern
 from midstream.rules.syntax import (
     BackReference,
     Boundary,
+    Chars,
     Choice,
     Empty,
     Group,
@@ -49,10 +58,7 @@ MAX_NESTING = 50
 _FLAG_NAMES = {"i": "ignore_case", "m": "multiline", "s": "dot_all"}
 _LEADING_FLAGS = re.compile(r"(?:\(\?[ims]+\))+")
 _MODIFIERS = re.compile(r"\(\?([ims]*)(?:(-)([ims]*))?:")
-_QUANTIFIER = re.compile(r"\{([0-9]+)(?:(,)([0-9]*))?\}")
 _DECIMAL = re.compile(r"[1-9][0-9]*")
-_UNREACHABLE_COUNT = 2**30
-"""No JavaScript string is this long, so this many times is as good as no limit."""
 
 
 def parse(pattern: str) -> ParsedPattern:
@@ -129,9 +135,7 @@ class _Parser:
             case "\\" if scanner.peek(1) in ("b", "B"):
                 scanner.at += 2
                 return Boundary(WORD, negative=scanner.text[scanner.at - 1] == "B")
-            case "*" | "+" | "?":
-                raise self._nothing_to_repeat()
-            case "{" if _QUANTIFIER.match(scanner.text, scanner.at):
+            case _ if starts_quantifier(scanner):
                 raise self._nothing_to_repeat()
             case "(":
                 return self._group()
@@ -158,9 +162,9 @@ class _Parser:
         if scanner.peek(1) == "k" and scanner.group_names:
             return self._named_reference()
         decimal = _DECIMAL.match(scanner.text, scanner.at + 1)
-        if decimal and int(decimal.group()) <= scanner.group_count:
+        if decimal and _number(decimal) <= scanner.group_count:
             scanner.at = decimal.end()
-            return BackReference(int(decimal.group()), self._flags.ignore_case)
+            return BackReference(_number(decimal), self._flags.ignore_case)
         return read_escape(scanner, self._flags)
 
     def _named_reference(self) -> Node:
@@ -187,7 +191,7 @@ class _Parser:
         self._depth -= 1
         if may_repeat:
             return self._quantified(node)
-        if _starts_quantifier(scanner):
+        if starts_quantifier(scanner):
             raise self._nothing_to_repeat()
         return node
 
@@ -253,32 +257,15 @@ class _Parser:
 
     def _quantified(self, item: Node) -> Node:
         scanner = self._scanner
-        if not _starts_quantifier(scanner):
+        if not starts_quantifier(scanner):
             return item
-        least, most = self._counts()
+        if isinstance(item, Chars):
+            scanner.warn(astral_quantifier_warning(scanner.text[: scanner.at]))
+        least, most = read_counts(scanner)
         greedy = not scanner.take("?")
         if most == 0:
             return Empty()
         return Repeat(item, least, most, greedy)
-
-    def _counts(self) -> tuple[int, int | None]:
-        scanner = self._scanner
-        if scanner.take("*"):
-            return 0, None
-        if scanner.take("+"):
-            return 1, None
-        if scanner.take("?"):
-            return 0, 1
-        braces = _QUANTIFIER.match(scanner.text, scanner.at)
-        assert braces is not None  # the caller looked
-        least = min(int(braces[1]), _UNREACHABLE_COUNT)
-        most = least
-        if braces[2]:
-            most = int(braces[3]) if braces[3] else _UNREACHABLE_COUNT
-        if most < least:
-            raise scanner.error("the numbers of a quantifier are out of order", "swap them")
-        scanner.at = braces.end()
-        return least, None if most >= _UNREACHABLE_COUNT else most
 
     def _nothing_to_repeat(self) -> DialectError:
         scanner = self._scanner
@@ -291,7 +278,6 @@ class _Parser:
         return scanner.error("nothing to repeat", mend)
 
 
-def _starts_quantifier(scanner: Scanner) -> bool:
-    return (
-        scanner.peek() in ("*", "+", "?") or _QUANTIFIER.match(scanner.text, scanner.at) is not None
-    )
+def _number(decimal: re.Match[str]) -> int:
+    # No pattern has a thousand million groups, and Python refuses to read longer numbers.
+    return int(decimal[0][:10])

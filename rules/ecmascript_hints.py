@@ -4,6 +4,10 @@ Only sentences: `ecmascript.py` decides what is valid and what it means. Two kin
 mend of an error, and the warning about something that is valid here with another meaning.
 """
 
+import re
+
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
 _GROUP_MENDS = (
     ("(?P<", "write `(?<name>...)`"),
     ("(?P=", "write `\\k<name>`"),
@@ -101,9 +105,35 @@ def posix_class_warning(rest: str) -> str:
     )
 
 
+def astral_class_warning(source: str) -> str:
+    """What to know about a class, if its `source` holds a character above U+FFFF."""
+    pair = _PAIR.search(source)
+    if pair is None:
+        return ""
+    return (
+        f"`{_whole(pair[0])}` is two units, and a class matches one of them;"
+        f" write `(?:{_whole(pair[0])}|...)`"
+    )
+
+
+def astral_quantifier_warning(before: str) -> str:
+    """What to know about a quantifier, if it follows a character above U+FFFF."""
+    if not _PAIR.fullmatch(before[-2:]):
+        return ""
+    character = _whole(before[-2:])
+    return (
+        f"`{character}` is two units, and the quantifier repeats the second only;"
+        f" write `(?:{character})`"
+    )
+
+
 def literal_brace_warning(rest: str) -> str:
     """What to know about a literal brace that goes on with `rest`, if it looks like `{,3}`."""
     most, found, _ = rest.removeprefix("{,").partition("}")
     if not rest.startswith("{,") or not found or not most.isdigit():
         return ""
     return f"`{{,{most}}}` is literal text in this dialect; write `{{0,{most}}}`"
+
+
+def _whole(pair: str) -> str:
+    return pair.encode("utf-16-le", "surrogatepass").decode("utf-16-le")

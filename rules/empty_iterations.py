@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from midstream.rules.back_references import captured_groups, live_groups
 from midstream.rules.character_classes import LAST_CODE_POINT
 from midstream.rules.dialect_error import UntranslatableError
-from midstream.rules.pattern_traits import max_width, min_width, reference_widths
+from midstream.rules.pattern_traits import max_width, min_width, reference_widths, walk
 from midstream.rules.syntax import (
     BackReference,
     Chars,
@@ -58,6 +58,18 @@ def without_empty_iterations(tree: Node) -> Node:
     return _Rewriter(tree).rewrite(tree, ahead=True)
 
 
+def iterates_plainly(tree: Node) -> bool:
+    """Whether JavaScript and `regex` leave every loop of `tree` in the same way.
+
+    False where that is not certain.
+    """
+    rewriter = _Rewriter(tree)
+    try:
+        return all(rewriter.is_plain(node) for node in walk(tree) if isinstance(node, Repeat))
+    except UntranslatableError:
+        return False
+
+
 class _Rewriter:
     """`ahead` tells how a node is evaluated: from left to right, or as in a lookbehind."""
 
@@ -82,6 +94,28 @@ class _Rewriter:
                 return _any_of(self._split(node, ahead=ahead))
             case _:
                 return node
+
+    def is_plain(self, node: Repeat) -> bool:
+        """Whether an empty iteration of `node` changes nothing for anybody.
+
+        Going on has to be tried before matching nothing, matching nothing has to be
+        possible wherever one of several required iterations may need it, and nobody may
+        see what the last iteration captured.
+        """
+        if self._is_filled(node.item):
+            return True
+        return all(
+            self._loops(node, self._split(node.item, ahead=ahead)) for ahead in (True, False)
+        )
+
+    def _loops(self, node: Repeat, parts: list[_Part]) -> bool:
+        filled = [part.filled for part in parts]
+        may_rest = any(_always(part.node) for part in parts if not part.filled)
+        return (
+            filled == sorted(filled, reverse=True)
+            and (node.least <= 1 or (node.greedy and may_rest))
+            and not captured_groups(node.item) & self._referenced
+        )
 
     def _is_filled(self, node: Node) -> bool:
         return min_width(node, self._widths) > 0
@@ -149,7 +183,7 @@ class _Rewriter:
         empty = [part for part in parts if not part.filled]
         if not filled:
             return [_Part(_once(_any_of(empty)) if node.least else Empty(), filled=False)]
-        if self._stays_a_loop(node, parts, empty):
+        if node.greedy and self._loops(node, parts):
             loop = _Part(Repeat(_any_of(filled), 1, node.most, node.greedy), filled=True)
             return [loop, *(empty if node.least else [_Part(Empty(), filled=False)])]
         if node.least > MAX_COPIES:
@@ -160,23 +194,6 @@ class _Rewriter:
         if node.most is None or node.most > node.least:
             steps.append(_optional(_any_of(filled), node))
         return self._joined(steps, ahead=ahead)
-
-    def _stays_a_loop(self, node: Repeat, parts: list[_Part], empty: list[_Part]) -> bool:
-        """Whether empty required iterations change nothing but whether there may be none.
-
-        So it is if going on is always tried before matching nothing, if matching nothing
-        is possible wherever one of several required iterations may need it, and if nobody
-        can see what the last iteration captured.
-        """
-        goes_on_first = [part.filled for part in parts] == sorted(
-            (part.filled for part in parts), reverse=True
-        )
-        return (
-            node.greedy
-            and goes_on_first
-            and (node.least <= 1 or any(_always(part.node) for part in empty))
-            and not captured_groups(node.item) & self._referenced
-        )
 
 
 def _optional(item: Node, node: Repeat) -> _Step:
