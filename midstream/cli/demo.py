@@ -7,7 +7,7 @@ from rich.text import Text as Styled
 
 from midstream.cli.demo_server import demo_server
 from midstream.cli.demo_streams import PROMPTS
-from midstream.cli.display import Display, display_for, shortened
+from midstream.cli.display import Display, display_for
 from midstream.cli.run import follow
 from midstream.config import Config, ProviderConfig, RulesConfig
 from midstream.messages.events import RuleTriggered, SessionEnded, SessionEvent
@@ -32,7 +32,7 @@ RULES = (
         body="Do not use the type `any`. Take `unknown` and narrow it where the value comes in.",
     ),
     Rule(
-        name="no-unfounded-test-claims",
+        name="no-untested-claims",
         conditions=(r"\bI ran (?:all )?the tests\b", r"\ball tests pass\b"),
         scope=(ScopeToken(Source.TEXT),),
         body="Say that tests pass only if you have run them in this conversation and seen it. "
@@ -44,7 +44,6 @@ RULES = (
 class Summary(msgspec.Struct):
     """What happened to one prompt, for the table at the end."""
 
-    prompt: str
     rule: str = ""
     where: str = ""
     latency_us: int = 0
@@ -113,7 +112,7 @@ async def _ask(runtime: Runtime, prompt: str, console: Console, *, json: bool) -
     if not json:
         console.print()
         _say(console, f"> {prompt}", "bold blue")
-    summary = Summary(prompt)
+    summary = Summary()
     await follow(runtime.animate(prompt), _Noting(display_for(console, json=json), summary))
     return summary
 
@@ -124,12 +123,12 @@ def _say(console: Console, text: str, style: str = "") -> None:
 
 def _table(summaries: list[Summary]) -> Table:
     table = Table(title="What happened")
-    for heading in ("prompt", "cut by", "in", "byte to abort", "attempts", "ended"):
+    for heading in ("#", "cut by", "in", "to abort", "attempts", "ended"):
         table.add_column(heading)
-    for summary in summaries:
+    for number, summary in enumerate(summaries, 1):
         ended = summary.ended
         table.add_row(
-            shortened(summary.prompt, 16),
+            str(number),
             summary.rule or "nothing",
             summary.where,
             f"{summary.latency_us} µs",

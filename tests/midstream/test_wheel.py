@@ -42,7 +42,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_demo_runs_from_an_installed_wheel(environment: Path, tmp_path: Path) -> None:
     shown = run(environment / "midstream", "demo", "--speed", "20", cwd=tmp_path)
     assert "cut by ts-no-any" in shown
-    assert "cut by no-unfounded-test-claims" in shown
+    assert "cut by no-untested-claims" in shown
 
 
 def test_the_wheel_installs_one_top_level_package(environment: Path, tmp_path: Path) -> None:
