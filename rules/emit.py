@@ -50,7 +50,7 @@ __all__ = ["MAX_NODES", "MAX_WIDTH", "code_point_offset", "to_regex", "units"]
 MAX_WIDTH = 20_000
 """The longest text that a condition may require; `regex` needs memory in proportion."""
 
-MAX_NODES = 10_000
+MAX_NODES = 5_000
 """How large a pattern may become; taking empty iterations out makes copies of its parts."""
 
 
