@@ -1,65 +1,80 @@
 """Ledger: the only writer to the store.
 
-Sessions ask it to load a conversation, and to write each step of their course; it answers
-when the store has acknowledged. What belongs together is one commit (`stores/
-conversations.py`), each carries the session's fence and an idempotency key, so that a step
-which is asked for twice is written once. Requests of different sessions run side by side,
-since a store can join their commits; those of one session come one after the other
-because a session waits for each answer.
+Everybody asks it to write, and it answers when the store has acknowledged: the steps of the
+sessions of this process (`step_writer.py`), and every other change of a session's record,
+such as a cancel, a mark of death, or the report of a session outside (`funnel.py`). What
+belongs together is one commit, each carries the fence of whoever owns the session, and a key
+that makes it safe to ask twice. Requests run side by side, since a store can join their
+commits. What has begun is finished, and told, when the Ledger has to go.
 """
 
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
 
-import msgspec
+import trio
 
 from midstream.actors.actor import Actor
+from midstream.actors.address import Address
+from midstream.actors.announcer import AnnouncerMessage
+from midstream.actors.backoff_machine import BackoffMessage
 from midstream.actors.clock import Clock
-from midstream.messages.errors import MidstreamError
-from midstream.messages.events import SessionEnded
-from midstream.messages.record import Fence, SessionStatus, TerminationTag, TokenUsage
+from midstream.actors.funnel import Funnel, Hint, rate_limit_tag
+from midstream.actors.ledger_messages import (
+    Apply,
+    DrainQueue,
+    KeepState,
+    LedgerMessage,
+    LoadConversation,
+    NotRecoverable,
+    PresumeDead,
+    Report,
+    TakeOver,
+    Write,
+)
+from midstream.actors.step_writer import StepWriter
+from midstream.messages.envelope import StepEnvelope
+from midstream.messages.errors import FenceLost, MidstreamError, RecordError, VersionConflict
+from midstream.messages.notices import Phase
+from midstream.messages.record import SessionRecord
 from midstream.messages.reply import Reply
+from midstream.messages.session_reports import (
+    HeartbeatReport,
+    RecordReport,
+    ReportedStatus,
+    RunningReport,
+    not_taken,
+    taken,
+)
 from midstream.messages.timestamps import format_timestamp
-from midstream.messages.transition import AttachRunning, Cancel, Outcome, Terminal
-from midstream.messages.work import AcceptPrompt, AppendItems, FinishSession, Recording
-from midstream.stores.conversation_draft import Claim, ConversationWrite
-from midstream.stores.conversation_load import Conversation, load_conversation
-from midstream.stores.conversations import accept_prompt, append_items, commit_write, finish
-from midstream.stores.store import Store
+from midstream.messages.transition import Cancel, DetachedReady, Recover
+from midstream.stores.conversation_load import load_conversation
+from midstream.stores.dlq import DeadLetterQueue
+from midstream.stores.sessions import write_transition
+from midstream.stores.store import Book, Put, Store
 
-
-class LoadConversation(msgspec.Struct, frozen=True, tag=True):
-    """Read a conversation. Answered with a `Conversation`, empty if it is new."""
-
-    conversation_id: str
-    reply: Reply[Conversation]
-
-
-class Write(msgspec.Struct, frozen=True, tag=True):
-    """Write one step of a session; answered once it is kept. Steps count from 1."""
-
-    session_id: str
-    conversation_id: str
-    provider: str
-    step: int
-    recording: Recording
-    reply: Reply[None]
-
-
-LedgerMessage = LoadConversation | Write
+FINISH_S = 20.0
+"""Seconds in which what has begun is finished, whoever wants the Ledger to go."""
 
 
 class Ledger(Actor[LedgerMessage]):
-    """See the module. `owner` names this host in fences.
+    """See the module. `queue` takes what the store cannot."""
 
-    What it remembers of live sessions only saves reading: every write is checked by the
-    store against what is there.
-    """
-
-    def __init__(self, store: Store, clock: Clock, owner: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        queue: DeadLetterQueue,
+        announcer: Address[AnnouncerMessage],
+        machine: Address[BackoffMessage],
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._fence = Fence(owner=owner, token=1)
-        self._known: dict[str, Conversation] = {}
+        self._funnel = Funnel(store, announcer, machine)
+        self._steps = StepWriter(store, queue, self._funnel, self._end_by_report)
+
+    async def started(self) -> None:
+        await self._steps.recall()
 
     async def handle(self, message: LedgerMessage) -> None:
         match message:
@@ -67,78 +82,135 @@ class Ledger(Actor[LedgerMessage]):
                 self.spawn(self._load, message)
             case Write():
                 self.spawn(self._write, message)
+            case Apply():
+                self.spawn(self._apply, message)
+            case PresumeDead():
+                self.spawn(self._presume_dead, message)
+            case TakeOver():
+                self.spawn(self._take_over, message)
+            case Report():
+                self.spawn(self._take_report, message)
+            case KeepState():
+                self.spawn(self._keep_state, message)
+            case DrainQueue():
+                self.spawn(self._drain, message)
 
     async def _load(self, request: LoadConversation) -> None:
-        try:
+        with _answering(request.reply):
             conversation = await load_conversation(self._store, request.conversation_id)
-        except MidstreamError as error:
-            request.reply.fail(error)
-        else:
             request.reply.send(conversation)
 
     async def _write(self, request: Write) -> None:
-        try:
-            known = self._known.pop(request.session_id, None)
-            if known is None:
-                known = await load_conversation(self._store, request.conversation_id)
-            key = f"{request.session_id}/{self._fence.token}/{request.step}"
-            write = await commit_write(self._store, known, self._decide(request), key=key)
-        except MidstreamError as error:
-            request.reply.fail(error)
-            return
-        if not isinstance(request.recording, FinishSession):
-            self._known[request.session_id] = write.conversation
-        request.reply.send(None)
-
-    def _decide(self, request: Write) -> Callable[[Conversation], ConversationWrite]:
-        """What the step means for the conversation, as it will be read."""
-        at = format_timestamp(self._clock.now_ms())
-        claim = Claim(request.session_id, self._fence)
-        match request.recording:
-            case AcceptPrompt(items):
-                opening = AttachRunning(
-                    id=request.session_id,
-                    started_at=at,
-                    provider=request.provider,
-                    conversation_id=request.conversation_id,
-                    fence=self._fence,
-                )
-                return lambda conversation: accept_prompt(conversation, opening, items)
-            case AppendItems(items, turn, attempt):
-                return lambda conversation: append_items(
-                    conversation, claim, items, turn=turn, attempt=attempt, at=at
-                )
-            case FinishSession(items, turn, ended):
-                ending = self._ending(request.session_id, ended, at)
-                return lambda conversation: finish(
-                    conversation, claim, ending, items, turn=turn, attempt=ended.attempts
-                )
-
-    def _ending(self, session_id: str, ended: SessionEnded, at: str) -> Terminal | Cancel:
-        if ended.status is SessionStatus.CANCELLED:
-            return Cancel(
-                id=session_id,
-                ended_at=at,
-                duration_ms=ended.duration_ms,
-                reason=ended.reason,
-                token_usage=TokenUsage.of(ended.usage),
-                output=ended.output,
-            )
-        rate_limited = ended.status is SessionStatus.RATE_LIMITED
-        return Terminal(
-            id=session_id,
-            fence=self._fence,
-            status=Outcome(ended.status.value),
-            ended_at=at,
-            exit_code=0 if ended.status is SessionStatus.COMPLETED else 1,
-            last_activity_at=at,
-            duration_ms=ended.duration_ms,
-            error=ended.reason,
-            token_usage=TokenUsage.of(ended.usage),
-            output=ended.output,
-            termination_tag=TerminationTag(
-                kind="rate-limit", source="stream", detail=(ended.reason or "")[:200]
-            )
-            if rate_limited
-            else None,
+        envelope = StepEnvelope(
+            enrolment=request.enrolment,
+            step=request.step,
+            at=self._now(),
+            recording=request.recording,
         )
+        with _to_the_end(), _answering(request.reply):
+            request.reply.send(await self._steps.keep(envelope))
+
+    async def _apply(self, request: Apply) -> None:
+        with _to_the_end(), _answering(request.reply):
+            request.reply.send(
+                await self._funnel.apply(request.transition, transcript=request.transcript)
+            )
+
+    async def _presume_dead(self, request: PresumeDead) -> None:
+        """Only if nobody has written since: a beat that came meanwhile is a sign of life."""
+        with _to_the_end(), _answering(request.reply):
+            write = write_transition(request.judged, request.mark)
+            try:
+                await self._store.commit(write.operations)
+            except VersionConflict:
+                request.reply.send(False)
+                return
+            await self._funnel.tell(write)
+            request.reply.send(True)
+
+    async def _take_over(self, request: TakeOver) -> None:
+        recover = Recover(id=request.session_id, owner=request.owner, at=self._now())
+        with _to_the_end(), _answering(request.reply):
+            try:
+                record = await self._funnel.apply(recover, check=_require_presumed_dead)
+            except FenceLost as error:
+                raise NotRecoverable(str(error)) from error
+            request.reply.send(record)
+
+    async def _take_report(self, request: Report) -> None:
+        report, at = request.report, self._now()
+        with _to_the_end():
+            try:
+                match report:
+                    case RunningReport() | HeartbeatReport():
+                        record = await self._funnel.apply(report.transition(at))
+                    case RecordReport():
+                        record = await self._end_by_report(report)
+            except MidstreamError as error:
+                # Never "ok": whoever sent it has the only copy (spec/animator.md B6).
+                if not isinstance(report, HeartbeatReport):
+                    phase = Phase.INSERT if isinstance(report, RunningReport) else Phase.UPDATE_ROW
+                    await self._funnel.failed(report.session_id, phase, error)
+                request.reply.send(not_taken(report.session_id, str(error)))
+            else:
+                request.reply.send(taken(record))
+
+    async def _end_by_report(self, report: RecordReport) -> SessionRecord:
+        """The end of a session outside (spec/animator.md 5.6)."""
+        at = self._now()
+        transition = report.transition(at)
+        tag = report.termination_tag
+        if tag is None and report.status is ReportedStatus.RATE_LIMITED:
+            tag = rate_limit_tag("session-record", report.error)
+        try:
+            return await self._funnel.apply(
+                transition,
+                transcript=report.transcript or (),
+                key=report.key,
+                hint=Hint(tag, report.retry_after_ms),
+            )
+        except RecordError:
+            if not isinstance(transition, Cancel):
+                raise
+        # A cancel needs a record, and this session has none: nobody heard of its beginning.
+        begin = DetachedReady(
+            id=report.session_id, started_at=at, provider="unknown", last_activity_at=at
+        )
+        await self._funnel.apply(begin)
+        return await self._funnel.apply(transition, transcript=report.transcript or ())
+
+    async def _keep_state(self, request: KeepState) -> None:
+        put = Put(Book.STATE, request.id, request.document, request.expected_version)
+        with _to_the_end(), _answering(request.reply):
+            receipt = await self._store.commit([put], durable=request.durable)
+            request.reply.send(receipt.results[0])
+
+    async def _drain(self, request: DrainQueue) -> None:
+        with _answering(request.reply):
+            request.reply.send(await self._steps.drain())
+
+    def _now(self) -> str:
+        return format_timestamp(self._clock.now_ms())
+
+
+def _require_presumed_dead(record: SessionRecord | None) -> None:
+    if record is None:
+        raise NotRecoverable("there is no such session")
+    if not record.presumed_dead:
+        raise NotRecoverable(f"{record.id} is {record.status}, not presumed dead")
+
+
+@contextmanager
+def _to_the_end() -> Generator[None]:
+    with trio.move_on_after(FINISH_S) as scope:
+        scope.shield = True
+        yield
+
+
+@contextmanager
+def _answering(reply: Reply[Any]) -> Generator[None]:
+    """What cannot be done is an answer, and crashes nobody."""
+    try:
+        yield
+    except MidstreamError as error:
+        reply.fail(error)

@@ -55,10 +55,15 @@ class Item(msgspec.Struct, frozen=True, tag_field="item"):
     """Base of the items of a conversation."""
 
 
-class UserItem(Item, frozen=True, tag="user"):
-    """What the user said."""
+class UserItem(Item, frozen=True, tag="user", omit_defaults=True):
+    """What the user said. `text` is exactly what is sent."""
 
     text: str
+    automatic: bool = False
+    """Said by midstream in the user's name, to continue (spec/stop_message.md 7)."""
+    segments: str | None = None
+    """The JSON array of what was typed (`segments.py`), for clients that show it again;
+    None where it was this text. Never sent to a model."""
 
 
 class SystemItem(Item, frozen=True, tag="system"):
@@ -132,3 +137,6 @@ class ModelRequest(msgspec.Struct, frozen=True):
     tools: tuple[ToolSpec, ...] = ()
     max_tokens: int | None = None
     options: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    cwd: str = ""
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Working directory and variables for a provider that runs a program; never sent."""

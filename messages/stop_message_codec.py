@@ -25,6 +25,8 @@ from midstream.messages.stop_message import (
 
 Member = TypeVar("Member", bound=StrEnum)
 
+STATE_NAME = "stopMessage"
+"""Under which name a conversation's book keeps the state."""
 VERSION = 1
 REPAIR_LIMIT_BYTES = 256 * 1024
 """Larger garbage is not searched for a state (spec/stop_message.md 3.1)."""
@@ -39,9 +41,14 @@ class DecodedState(msgspec.Struct, frozen=True):
     repaired: bool = False
 
 
+def stored_state(state: StopMessageState) -> dict[str, object]:
+    """A state in its envelope, as the store takes it."""
+    return {"version": VERSION, "state": state}
+
+
 def encode_state(state: StopMessageState | None) -> bytes:
     """The stored form; `null` for no state."""
-    return msgspec.json.encode({"version": VERSION, "state": state} if state else None)
+    return msgspec.json.encode(stored_state(state) if state else None)
 
 
 def decode_state(data: bytes | str) -> DecodedState:

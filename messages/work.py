@@ -8,8 +8,10 @@ import msgspec
 
 from midstream.messages.conversation import AnyItem, ModelRequest, ToolCallPart
 from midstream.messages.events import SessionEnded
+from midstream.messages.record import SessionRecord
 from midstream.messages.reply import Reply
 from midstream.messages.settle import ToolOutcome
+from midstream.messages.stop_message import StopMessageState
 from midstream.messages.stream import AnyStreamMessage
 from midstream.messages.verdict import Verdict
 
@@ -207,9 +209,11 @@ class ActorLost(Work, frozen=True):
 
 
 class Recorded(Work, frozen=True):
-    """What was asked to be written under `step` is in the store."""
+    """What was asked to be written under `step` is kept. `record` is the session's then: it
+    may have been ended by somebody else meanwhile."""
 
     step: int
+    record: SessionRecord | None = None
 
 
 class RecordFailed(Work, frozen=True):
@@ -223,9 +227,14 @@ class RecordFailed(Work, frozen=True):
 
 
 class AcceptPrompt(Work, frozen=True):
-    """Put the prompt's items behind the conversation and begin the session's record."""
+    """Put the prompt's items behind the conversation and begin the session's record.
+
+    Here and below, `stop_message` is what is to be remembered of it in the same
+    transaction; None to leave it as it is.
+    """
 
     items: tuple[AnyItem, ...]
+    stop_message: StopMessageState | None = None
 
 
 class AppendItems(Work, frozen=True):
@@ -235,6 +244,7 @@ class AppendItems(Work, frozen=True):
     items: tuple[AnyItem, ...]
     turn: int
     attempt: int
+    stop_message: StopMessageState | None = None
 
 
 class FinishSession(Work, frozen=True):
@@ -243,6 +253,7 @@ class FinishSession(Work, frozen=True):
     items: tuple[AnyItem, ...]
     turn: int
     ended: SessionEnded
+    stop_message: StopMessageState | None = None
 
 
 Recording = AcceptPrompt | AppendItems | FinishSession

@@ -29,7 +29,7 @@ from midstream.messages.transition import (
 from midstream.stores.conversation_draft import Claim, ConversationWrite, Draft
 from midstream.stores.conversation_load import Conversation, load_conversation
 from midstream.stores.sessions import KeptSession, transcript_operations
-from midstream.stores.store import Book, Delete, Store, encode
+from midstream.stores.store import Book, Delete, Put, Store, encode
 
 
 class ConversationBusy(MidstreamError):
@@ -142,6 +142,18 @@ def keep_state(
     if state is None:
         del states[name]
     return Draft(conversation, claim).finish(states=states)
+
+
+def also_keep(write: ConversationWrite, name: str, state: object) -> ConversationWrite:
+    """The same write, keeping `state` under a name as well (see `keep_state`)."""
+    *others, document = write.operations
+    kept = write.conversation.kept
+    meta = msgspec.structs.replace(kept.meta, states={**kept.meta.states, name: encode(state)})
+    conversation = replace(write.conversation, kept=kept._replace(meta=meta))
+    assert isinstance(document, Put)
+    assert document.book is Book.CONVERSATIONS
+    document = msgspec.structs.replace(document, document=encode(meta))
+    return replace(write, operations=(*others, document), conversation=conversation)
 
 
 async def commit_write(
