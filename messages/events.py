@@ -6,8 +6,12 @@ provider types. A consumer that missed some asks again with the last number that
 
 import msgspec
 
+from midstream.messages.alert import Alert
+from midstream.messages.blocked_report import BlockedReport
+from midstream.messages.continuation import ComparisonRecord
 from midstream.messages.failure import ProviderFailure
 from midstream.messages.record import SessionStatus
+from midstream.messages.stop_message import StopMessageState
 from midstream.messages.stream import StopReason
 from midstream.messages.usage import Usage
 from midstream.messages.verdict import Verdict
@@ -23,6 +27,25 @@ class SessionStarted(Event, frozen=True, tag="session.started"):
     conversation_id: str
     provider: str
     model: str
+
+
+class AlertRaised(Event, frozen=True, tag="alert"):
+    """A person has to be told, although nothing stops. May come before the session starts."""
+
+    alert: Alert
+
+
+class StopMessageChanged(Event, frozen=True, tag="stop_message.changed"):
+    """Directives in the prompt have set, changed or cleared what the session continues
+    with; `state` is what it is now."""
+
+    state: StopMessageState
+
+
+class LocalAnswer(Event, frozen=True, tag="local_answer"):
+    """The prompt was nothing but directives, and was answered without asking a model."""
+
+    text: str
 
 
 class AttemptStarted(Event, frozen=True, tag="attempt.started"):
@@ -131,6 +154,24 @@ class AttemptLost(Event, frozen=True, tag="attempt.lost"):
     reason: str
 
 
+class ContinuationDecided(Event, frozen=True, tag="continuation.decided"):
+    """A reply was finished: whether it is continued by itself, and the reason if not.
+
+    `attempt` is the one that finished. Said in conversations that have a stopMessage, or
+    had one.
+    """
+
+    attempt: int
+    record: ComparisonRecord
+
+
+class WorkBlocked(Event, frozen=True, tag="work.blocked"):
+    """The model reports that it cannot go on, and why."""
+
+    attempt: int
+    report: BlockedReport
+
+
 class UsageChanged(Event, frozen=True, tag="usage"):
     """What this session has consumed so far, all attempts together."""
 
@@ -152,6 +193,9 @@ class SessionEnded(Event, frozen=True, tag="session.ended"):
 
 AnyEvent = (
     SessionStarted
+    | AlertRaised
+    | StopMessageChanged
+    | LocalAnswer
     | AttemptStarted
     | Text
     | Thinking
@@ -165,14 +209,21 @@ AnyEvent = (
     | RuleSuspended
     | PassageCapped
     | AttemptLost
+    | ContinuationDecided
+    | WorkBlocked
     | UsageChanged
     | SessionEnded
 )
 
 
 class SessionEvent(msgspec.Struct, frozen=True):
-    """An event with its place: sequence numbers count from 1 within a session."""
+    """An event with its place: sequence numbers count from 1 within a session.
+
+    `epoch` tells events apart whose number was used again after a host was lost
+    (`event_log.Position`).
+    """
 
     session_id: str
     sequence: int
     event: AnyEvent
+    epoch: int = 1

@@ -35,8 +35,13 @@ def follow_up_request(
     if warning:
         added.append(SystemItem(warning))
     added.append(UserItem(text))
-    options = {key: value for key, value in request.options.items() if key not in _NOT_REPEATED}
+    options = repeatable(request.options)
     return msgspec.structs.replace(request, items=(*request.items, *added), options=options)
+
+
+def repeatable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a request as far as its continuation has them too."""
+    return {key: value for key, value in options.items() if key not in _NOT_REPEATED}
 
 
 def follow_up_body(

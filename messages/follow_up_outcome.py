@@ -2,7 +2,9 @@
 
 A good reply is never lost to a bad follow-up: the client gets the last good one and a
 notice (spec/stop_message.md 9, G13). Two bad ones in a row end the setting, because the
-next stop would run into the same wall. Pure; the session carries the verdict out.
+next stop would run into the same wall. A spent quota is no fault of the follow-up: it ends
+the chain at once, costs nothing of N, and the setting stays. Pure; the session carries the
+verdict out.
 """
 
 from enum import StrEnum
@@ -19,6 +21,10 @@ EMPTY_FOLLOW_UP = ProviderFailure(
     status=502,
     code="SERVERTOOL_EMPTY_FOLLOWUP",
 )
+
+
+QUOTA_KINDS = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
+"""The provider has no room: trying again at once would only hit it once more."""
 
 
 class Outcome(StrEnum):
@@ -71,6 +77,13 @@ def judge_follow_up(
         return FollowUpVerdict(action=Action.DELIVER)
     if outcome is Outcome.DISCONNECTED:
         return FollowUpVerdict(action=Action.KEEP_LAST, refunds=not reached_provider)
+    if failure is not None and failure.kind in QUOTA_KINDS:
+        return FollowUpVerdict(
+            action=Action.KEEP_LAST if has_good_reply else Action.FAIL,
+            refunds=True,
+            notice=f"auto-continue ended: {failure.message}",
+            failure=failure,
+        )
     if attempt < ATTEMPTS:
         return FollowUpVerdict(action=Action.RETRY)
     if outcome is Outcome.EMPTY:

@@ -645,6 +645,16 @@ def test_g6_only_what_never_reached_the_provider_is_refunded():
     assert not judge(Outcome.REPLIED).refunds
 
 
+def test_a_spent_quota_ends_the_chain_at_once_and_costs_nothing():
+    for kind in (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED):
+        spent = ProviderFailure(kind, "come back later")
+        verdict = judge(Outcome.FAILED, attempt=1, failure=spent)
+        assert (verdict.action, verdict.refunds, verdict.clears) == (Action.KEEP_LAST, True, False)
+        assert verdict.failure == spent
+        without = judge(Outcome.FAILED, attempt=1, failure=spent, has_good_reply=False)
+        assert (without.action, without.failure) == (Action.FAIL, spent)
+
+
 # The client's patience (spec/stop_message.md 10)
 
 

@@ -28,6 +28,10 @@ from midstream.messages.submission import (
     HookCancel,
     HookContinue,
     Rejected,
+    SubmitCancel,
+    SubmitContinue,
+    SubmitContinueWith,
+    SubmittedPrompt,
     settle_submission,
 )
 
@@ -212,22 +216,38 @@ FILES = (SystemItem("[File: a]\n1", "file_attachment", "a"), SystemItem("[File: 
 
 
 def test_attachments_follow_the_users_message_in_order():
-    settled = settle_submission([HookContinue()], SEGMENTS, "text", FILES)
-    assert settled == Accepted((UserItem("text"), *FILES), SEGMENTS)
-    assert settle_submission([], (), "text", ()) == Accepted((UserItem("text"),), ())
+    items = (UserItem("text"), *FILES)
+    assert settle_submission(items, [HookContinue(), SubmitContinue()]) == Accepted(items)
+    assert settle_submission(items, []) == Accepted(items)
 
 
-def test_the_first_hook_that_cancels_is_the_one_that_is_reported():
-    actions = [HookContinue(), HookCancel("first"), HookCancel("second")]
-    assert settle_submission(actions, SEGMENTS, "text", FILES) == Rejected("first")
+def test_what_an_interceptor_adds_stands_behind_the_attachments():
+    notice = SystemItem("It is Monday.")
+    items = (UserItem("text"), *FILES)
+    actions = [HookContinue(), SubmitContinue(), SubmitContinueWith((notice,))]
+    assert settle_submission(items, actions) == Accepted((*items, notice))
+
+
+def test_the_first_that_does_not_continue_decides():
+    items = (UserItem("text"), *FILES)
+    added = SubmitContinueWith((SystemItem("late"),))
+    assert settle_submission(items, [HookContinue(), HookCancel("a"), added]) == Rejected("a")
+    assert settle_submission(items, [added, SubmitCancel("b")]) == Accepted(
+        (*items, SystemItem("late"))
+    )
+    assert settle_submission(items, [SubmitCancel("b"), HookCancel("a")]) == Rejected("b")
 
 
 def test_b2_files_of_a_cancelled_submit_do_not_turn_up_in_the_next():
-    settle_submission([HookCancel("no")], SEGMENTS, "first", FILES)
-    settled = settle_submission([], (TextSegment("second"),), "second", ())
-    assert settled == Accepted((UserItem("second"),), (TextSegment("second"),))
+    settle_submission((UserItem("first"), *FILES), [HookCancel("no")])
+    assert settle_submission((UserItem("second"),), []) == Accepted((UserItem("second"),))
 
 
 def test_b7_a_cancelled_submit_leaves_nothing_to_store():
-    settled = settle_submission([HookCancel("no")], SEGMENTS, "text", FILES)
-    assert settled == Rejected("no")
+    assert settle_submission((UserItem("text"), *FILES), [HookCancel("no")]) == Rejected("no")
+
+
+def test_a_prompt_says_what_the_user_says_in_the_newest_message():
+    shown = SubmittedPrompt(session_id="s", conversation_id="c", items=(UserItem("text"), *FILES))
+    assert shown.text == "text"
+    assert SubmittedPrompt(session_id="s", conversation_id="c", items=FILES).text == ""
