@@ -3,7 +3,8 @@
 It is the only one that numbers events. For each session it keeps the last events in a
 ring, bounded in bytes, so that somebody who comes late, or comes back, gets what it
 missed: a suffix of the live sequence, or `GapError` where the ring no longer reaches. A slow
-subscriber costs bounded memory and never slows a stream (`subscription.py`).
+subscriber costs bounded memory and never slows a stream (`subscription.py`). What becomes
+known of sessions as a whole goes the same way, over a board of its own (`notice_board.py`).
 """
 
 from collections import deque
@@ -13,9 +14,12 @@ import msgspec
 import trio
 
 from midstream.actors.actor import Actor
+from midstream.actors.notice_board import NoticeBoard, NoticeStream
 from midstream.actors.subscription import Subscription, event_bytes
 from midstream.messages.errors import MidstreamError
 from midstream.messages.events import AnyEvent, SessionEnded, SessionEvent
+from midstream.messages.lifecycle import AnyExit
+from midstream.messages.notices import AnyNotice
 from midstream.messages.reply import Reply
 
 RING_LIMIT_BYTES = 262_144
@@ -58,7 +62,23 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
     session_id: str
 
 
-AnnouncerMessage = Announce | Subscribe | Forget
+class Notify(msgspec.Struct, frozen=True, tag=True):
+    """These things became known of sessions, in this order."""
+
+    notices: tuple[AnyNotice, ...]
+
+
+class FollowNotices(msgspec.Struct, frozen=True, tag=True):
+    """Follow the notices of this runtime from behind number `after`.
+
+    Answered with a `NoticeStream`; fails with `GapError`.
+    """
+
+    after: int
+    reply: Reply[NoticeStream]
+
+
+AnnouncerMessage = Announce | Subscribe | Forget | Notify | FollowNotices
 
 
 @dataclass(slots=True)
@@ -78,6 +98,7 @@ class Announcer(Actor[AnnouncerMessage]):
     def __init__(self, ring_limit_bytes: int = RING_LIMIT_BYTES) -> None:
         self._ring_limit_bytes = ring_limit_bytes
         self._channels: dict[str, _Channel] = {}
+        self._board = NoticeBoard()
 
     async def handle_batch(self, messages: tuple[AnnouncerMessage, ...]) -> None:
         for message in messages:
@@ -88,6 +109,17 @@ class Announcer(Actor[AnnouncerMessage]):
                     self._subscribe(message)
                 case Forget(session_id):
                     self._channels.pop(session_id, None)
+                case Notify(notices):
+                    self._board.post(notices)
+                case FollowNotices():
+                    self._follow(message)
+
+    async def stopped(self, reason: AnyExit) -> None:
+        """Numbers begin anew with the next incarnation, so nobody may wait for the last."""
+        for channel in self._channels.values():
+            for subscriber in channel.subscribers:
+                subscriber.close()
+        self._board.close()
 
     def _announce(self, session_id: str, events: tuple[AnyEvent, ...]) -> None:
         channel = self._channels.setdefault(session_id, _Channel())
@@ -113,6 +145,13 @@ class Announcer(Actor[AnnouncerMessage]):
     async def _forget_later(self, session_id: str) -> None:
         await trio.sleep(KEPT_AFTER_END_S)
         await self.address.tell(Forget(session_id))
+
+    def _follow(self, request: FollowNotices) -> None:
+        stream = self._board.follow(request.after)
+        if stream is None:
+            request.reply.fail(GapError(f"notices behind {request.after} are not remembered"))
+        else:
+            request.reply.send(stream)
 
     def _subscribe(self, request: Subscribe) -> None:
         channel = self._channels.get(request.session_id)

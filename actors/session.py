@@ -15,7 +15,8 @@ import trio
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.actors.announcer import Announce, AnnouncerMessage
-from midstream.actors.ledger import LedgerMessage, LoadConversation, Write
+from midstream.actors.errors import ActorDied
+from midstream.actors.ledger_messages import LedgerMessage, LoadConversation, Write
 from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import SchedulerMessage
 from midstream.actors.rule_matcher import MatcherMessage
@@ -36,9 +37,11 @@ from midstream.actors.turn_effects import (
 )
 from midstream.actors.turn_settings import TurnSettings
 from midstream.messages.conversation import AnyItem
+from midstream.messages.enrolment import Enrolment, as_recorded, record_unless_kept
 from midstream.messages.errors import MidstreamError
 from midstream.messages.events import AnyEvent, SessionEnded
 from midstream.messages.lifecycle import AnyExit, Crashed, Down
+from midstream.messages.record import SessionRecord
 from midstream.messages.settle import settle_history
 from midstream.messages.work import (
     AbortAttempt,
@@ -63,6 +66,9 @@ SessionMessage = Message | Down
 RECORD_DEADLINE_S = 30.0
 """Seconds that a write may take before it counts as failed."""
 
+ASKS_OF_LEDGER = 3
+"""How often a write is asked for when the Ledger crashes over it."""
+
 LAST_WORD_DEADLINE_S = 3.0
 """Seconds for the terminal record when the session is stopped from outside."""
 
@@ -84,13 +90,14 @@ class Session(Actor[SessionMessage]):
 
     def __init__(
         self,
-        session_id: str,
+        enrolment: Enrolment,
         settings: TurnSettings,
         prompt: Sequence[AnyItem],
         neighbours: Neighbours,
         outcome: Outcome,
     ) -> None:
-        self._session_id = session_id
+        self._enrolment = enrolment
+        self._record: SessionRecord | None = None
         self._settings = settings
         self._turn = Turn(settings, (), {}, 0, 0.0)
         self._prompt = prompt
@@ -110,7 +117,9 @@ class Session(Actor[SessionMessage]):
         self._turn = Turn(
             settings, context, conversation.recorded, conversation.turn, trio.current_time()
         )
-        await self._carry_out(self._turn.begin(self._prompt))
+        recoveries = self._enrolment.recoveries
+        begin = self._turn.resume(recoveries) if recoveries else self._turn.begin(self._prompt)
+        await self._carry_out(begin)
 
     async def handle_batch(self, messages: tuple[SessionMessage, ...]) -> None:
         for message in stops_first(messages):
@@ -124,12 +133,13 @@ class Session(Actor[SessionMessage]):
         last = self._turn.abandon(why, trio.current_time(), crashed=crashed)
         if last is None or not isinstance(last.recording, FinishSession):
             return
+        ended = last.recording.ended
         try:
             with trio.move_on_after(LAST_WORD_DEADLINE_S):
-                await self._ask_ledger(last)
-                await self._announce((last.recording.ended,))
+                ended = as_recorded(ended, await self._ask_ledger(last))
+                await self._announce((ended,))
         finally:
-            self._outcome.settle(last.recording.ended)
+            self._settle(ended)
 
     def _lost(self, down: Down) -> ActorLost | ToolsLost:
         crashed = isinstance(down.reason, Crashed)
@@ -164,32 +174,44 @@ class Session(Actor[SessionMessage]):
                     self.end()
 
     async def _announce(self, events: tuple[AnyEvent, ...]) -> None:
-        await self._neighbours.announcer.pass_on(Announce(self._session_id, events))
+        session_id = self._enrolment.session_id
+        await self._neighbours.announcer.pass_on(Announce(session_id, events))
         for event in events:
             if isinstance(event, SessionEnded):
-                self._outcome.settle(event)
+                self._settle(event)
+
+    def _settle(self, ended: SessionEnded) -> None:
+        kept = self._record
+        if kept is None or not kept.is_terminal:
+            kept = record_unless_kept(self._enrolment, ended)
+        self._outcome.settle(ended, kept)
 
     async def _write(self, record: Record) -> None:
         try:
-            await self._ask_ledger(record)
+            kept = await self._ask_ledger(record)
         except MidstreamError as error:
             await self.address.tell(RecordFailed(record.step, str(error)))
         else:
-            await self.address.tell(Recorded(record.step))
+            await self.address.tell(Recorded(record.step, kept))
 
-    async def _ask_ledger(self, record: Record) -> None:
-        """The number of the step makes it safe to ask twice."""
-        await self._neighbours.ledger.ask(
-            lambda reply: Write(
-                self._session_id,
-                self._settings.conversation_id,
-                self._settings.provider,
-                record.step,
-                record.recording,
-                reply,
-            ),
-            RECORD_DEADLINE_S,
-        )
+    async def _ask_ledger(self, record: Record) -> SessionRecord:
+        """A crash of the Ledger fails no session: the number of the step makes it safe to
+        ask again. Returns the session's record once the step is kept."""
+        ledger, enrolment = self._neighbours.ledger, self._enrolment
+        died: ActorDied | None = None
+        for _ in range(ASKS_OF_LEDGER):
+            try:
+                kept: SessionRecord = await ledger.ask(
+                    lambda reply: Write(enrolment, record.step, record.recording, reply),
+                    RECORD_DEADLINE_S,
+                )
+            except ActorDied as error:
+                died = error
+            else:
+                self._record = kept
+                return kept
+        assert died is not None
+        raise died
 
 
 def stops_first(messages: Sequence[SessionMessage]) -> list[SessionMessage]:

@@ -68,6 +68,7 @@ from midstream.messages.conversation import (
     ReminderItem,
     ToolCallPart,
 )
+from midstream.messages.enrolment import as_recorded
 from midstream.messages.events import (
     AnyEvent,
     AttemptLost,
@@ -86,7 +87,7 @@ from midstream.messages.events import (
     ToolWanted,
 )
 from midstream.messages.failure import FailureKind, ProviderFailure
-from midstream.messages.record import SessionStatus
+from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.settle import (
     Ending,
     Outcome,
@@ -190,6 +191,12 @@ class Turn:
         """Accept the prompt; nothing starts before it is on record."""
         return self._write(AcceptPrompt(tuple(prompt)), StartNext(tuple(prompt)))
 
+    def resume(self, recoveries: int) -> list[Effect]:
+        """Go on where a session was lost that had accepted its prompt. Its recoveries draw
+        on what midstream may start by itself for the prompt (design.md invariant 7)."""
+        self._restarts = recoveries
+        return [Publish((self._started(),)), *self._start_attempt()]
+
     def receive(self, message: Message, now: float) -> list[Effect]:
         """What to do about `message`, which came at `now`. Stale messages have no effect."""
         self._now = now
@@ -210,8 +217,8 @@ class Turn:
                 return self._on_lost(message)
             case ((Interrupt() | Cancel()), _):
                 return self._on_stop(message)
-            case Recorded(step), Writing(expected) if step == expected:
-                return self._on_recorded()
+            case Recorded(step, record), Writing(expected) if step == expected:
+                return self._on_recorded(record)
             case RecordFailed(step, error), Writing(expected) if step == expected:
                 return self._on_record_failed(error)
             case ToolSettled(attempt=attempt), RunningCalls(live) if attempt == live:
@@ -239,6 +246,8 @@ class Turn:
             tools=self._settings.tools,
             max_tokens=self._settings.max_tokens,
             options=self._settings.options,
+            cwd=self._settings.cwd,
+            environment=self._settings.environment,
         )
         return [
             Publish((AttemptStarted(self._number),)),
@@ -603,12 +612,13 @@ class Turn:
         self.phase = Writing(self._step, recording, then)
         return [Record(self._step, recording)]
 
-    def _on_recorded(self) -> list[Effect]:
+    def _on_recorded(self, record: SessionRecord | None) -> list[Effect]:
         assert isinstance(self.phase, Writing)
         then, stop = self.phase.then, self.phase.stop
         if isinstance(then, EndNow):
             self.phase = Over()
-            return [Publish((then.ended,)), Leave()]
+            ended = then.ended if record is None else as_recorded(then.ended, record)
+            return [Publish((ended,)), Leave()]
         effects = self._take_into_context(then.items)
         if isinstance(then, RunNext) and stop is not None:
             return effects + self._finish_unrun(stop, then.calls)

@@ -4,7 +4,10 @@ from enum import Enum
 
 import msgspec
 
+from midstream.messages.bd_stage import BdMode
+from midstream.messages.compaction import SENTINELS
 from midstream.messages.conversation import ToolSpec
+from midstream.messages.loop_guard import FOLLOW_UP_TIMEOUT_S, GuardLimits
 
 
 class ContextMode(Enum):
@@ -39,6 +42,22 @@ class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
     max_tool_rounds: int = 200
 
 
+class ContinuationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How replies are continued by themselves (spec/stop_message.md 14).
+
+    Without `is_allowed` no reply is. `single_hop` continues each prompt once, as the
+    reference does; else the hops chain until N or a guard. `follow_up_deadline_s` is for
+    one attempt at a follow-up; None for none.
+    """
+
+    is_allowed: bool = True
+    single_hop: bool = False
+    limits: GuardLimits = GuardLimits()
+    follow_up_deadline_s: float | None = FOLLOW_UP_TIMEOUT_S
+    compaction_sentinels: tuple[str, ...] = SENTINELS
+    bd_mode: BdMode = BdMode.AUTO
+
+
 class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn has to know; it does not change while the turn runs."""
 
@@ -57,6 +76,8 @@ class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str = ""
     home: str = ""
     """Paths in reminders are shown relative to these."""
+    environment: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """For programs that are run for the session, such as a provider that is one."""
     context_mode: ContextMode = ContextMode.DISCARD
     on_exhausted: OnExhausted = OnExhausted.DELIVER
     retry_delay_s: float = 0.05
@@ -64,3 +85,4 @@ class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
     settle_deadline_s: float = 10.0
     """Seconds after which a stream that was told to close counts as lost."""
     budget: PromptBudget = PromptBudget()
+    continuation: ContinuationSettings = ContinuationSettings()

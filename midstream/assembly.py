@@ -18,6 +18,8 @@ from midstream.rules.problem import Problem
 from midstream.rules.rule import Rule
 from midstream.rules.rule_locations import DiscoverySettings
 from midstream.rules.rule_set import RuleSet
+from midstream.stores.dlq import DeadLetterQueue, MemoryQueue
+from midstream.stores.dlq_files import FileQueue
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sqlite import open_sqlite
 from midstream.stores.store import Store
@@ -116,6 +118,13 @@ def find_rules(config: Config, cwd: Path) -> Discovery:
         shadowed=(*named.shadowed, *hidden, *found.shadowed),
         disabled=(*named.disabled, *found.disabled),
     )
+
+
+def build_dead_letters(config: StoreConfig, cwd: Path, store: Store) -> DeadLetterQueue:
+    """The queue for what `store` cannot take. A store that keeps nothing has one of its kind."""
+    if isinstance(store, MemoryStore):
+        return MemoryQueue()
+    return FileQueue(cwd / config.dead_letters)
 
 
 async def build_store(config: StoreConfig, cwd: Path) -> Store:

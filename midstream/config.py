@@ -9,13 +9,15 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from midstream.actors.turn_settings import ContextMode, OnExhausted
+from midstream.messages.backoff import BackoffSettings, parse_backoff
 from midstream.messages.errors import ConfigError
 from midstream.rules.rule import InterruptMode, RepeatMode
+from midstream.rules.tool_shapes import ToolShape
 
 CONFIG_FILE = "midstream.toml"
 
@@ -48,6 +50,8 @@ class StoreConfig(Section, frozen=True, kw_only=True):
 
     path: str = ".midstream/midstream.sqlite3"
     """SQLite file, relative to the working directory; `:memory:` keeps nothing."""
+    dead_letters: str = ".midstream/dlq"
+    """Directory for what the store could not take; it arrives when the store is back."""
 
 
 class RulesConfig(Section, frozen=True, kw_only=True):
@@ -72,6 +76,9 @@ class RulesConfig(Section, frozen=True, kw_only=True):
     max_retries_per_rule: int = 3
     max_retries_per_prompt: int = 5
     on_exhausted: OnExhausted = OnExhausted.DELIVER
+    tools: tuple[ToolShape, ...] = ()
+    """`[[rules.tools]]`: what the arguments of further tools mean; an entry takes the
+    place of what is built in for the same tool (spec/ttsr.md 0.4)."""
     retry_delay_ms: int = 50
     passage_cap_chars: int = 1_048_576
 
@@ -95,8 +102,27 @@ class ToolsConfig(Section, frozen=True, kw_only=True):
     """For a tool that has no deadline of its own."""
     host_deadline_s: float = 600.0
     """For a call that the host answers itself."""
-    result_limit_chars: int = 100_000
+    result_limit_chars: int = 50_000
     """Of a longer result the middle is left out."""
+
+
+class RoleConfig(Section, frozen=True, kw_only=True):
+    """`[roles.NAME]`: who a session is that is summoned under this name."""
+
+    system: str | None = None
+    """The system prompt."""
+    system_file: str | None = None
+    """Or a file that holds it, relative to the working directory; read at each summon."""
+    model: str | None = None
+    environment: dict[str, str] = {}
+    """For programs that are run for the session."""
+
+
+class RateLimitConfig(Section, frozen=True, kw_only=True):
+    """`[rateLimit]`, spelled as in the reference (spec/animator.md 3.3)."""
+
+    backoff: BackoffSettings = BackoffSettings()
+    """`[rateLimit.backoff]`: initialMs, maxMs, factor, probeLimit, keepLevelOnBoot."""
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -111,6 +137,8 @@ class Config(Section, frozen=True, kw_only=True):
     rules: RulesConfig = RulesConfig()
     budget: BudgetConfig = BudgetConfig()
     tools: ToolsConfig = ToolsConfig()
+    roles: dict[str, RoleConfig] = {}
+    rate_limit: RateLimitConfig = msgspec.field(default=RateLimitConfig(), name="rateLimit")
 
 
 def load_config(path: Path) -> Config:
@@ -141,12 +169,32 @@ def parse_config(text: str, where: str) -> Config:
 
 def config_from(data: dict[str, Any], where: str = "configuration") -> Config:
     """A configuration from plain data, checked. Raises `ConfigError`."""
+    others = {key: value for key, value in data.items() if key != "rateLimit"}
     try:
-        config = msgspec.convert(data, Config)
+        config = msgspec.convert(others, Config)
     except msgspec.ValidationError as error:
         raise _config_error(where, str(error), data) from None
     _check_numbers(config, where)
-    return config
+    for name, role in config.roles.items():
+        if role.system is not None and role.system_file is not None:
+            problem = "stands beside system; a role has one system prompt"
+            raise ConfigError(where, f"roles.{name}.system_file", problem, "drop one of them")
+    rate_limit = _rate_limit(data.get("rateLimit", msgspec.UNSET), where)
+    return msgspec.structs.replace(config, rate_limit=rate_limit)
+
+
+def _rate_limit(block: object, where: str) -> RateLimitConfig:
+    if block is msgspec.UNSET:
+        return RateLimitConfig()
+    if not isinstance(block, dict):
+        mend = "write a table [rateLimit.backoff], or leave it out"
+        raise ConfigError(where, "rateLimit", f"must be an object, not {block!r}", mend)
+    given = cast("dict[str, object]", block)
+    for name in given:
+        if name != "backoff":
+            raise ConfigError(where, f"rateLimit.{name}", "unknown key", "known here: backoff")
+    backoff = parse_backoff(given.get("backoff", msgspec.UNSET), where=where)
+    return RateLimitConfig(backoff=backoff)
 
 
 _AT = r"(?: - at `\$\.?(?P<at>.*)`)?"
@@ -172,7 +220,8 @@ def _nearest(at: str, field: str) -> str:
         "budget": BudgetConfig,
         "tools": ToolsConfig,
     }
-    known = [f.encode_name for f in msgspec.structs.fields(tables.get(at, Config))]
+    table = RoleConfig if at.startswith("roles[") else tables.get(at, Config)
+    known = [f.encode_name for f in msgspec.structs.fields(table)]
     near = difflib.get_close_matches(field, known, n=1)
     return f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import trio
 
 from midstream.actors.address import Address
-from midstream.actors.announcer import AnnouncerMessage, Subscribe
+from midstream.actors.announcer import AnnouncerMessage, Subscribe, UnknownSession
 from midstream.actors.errors import AskFailed
 from midstream.actors.outcome import Outcome
 from midstream.actors.session import SessionMessage
@@ -23,6 +23,7 @@ from midstream.messages.events import (
     ToolUse,
     ToolWanted,
 )
+from midstream.messages.record import SessionRecord
 from midstream.messages.work import Cancel, Interrupt, ToolAnswer
 
 Chunk = Text | Thinking | ToolUse | ToolWanted | ToolResult | Retracted
@@ -32,6 +33,24 @@ T = TypeVar("T")
 
 _SUBSCRIBE_DEADLINE_S = 10.0
 _ANSWER_DEADLINE_S = 10.0
+
+
+class Admission:
+    """Whether a session is let in, once that is decided: see `BackoffMachine`."""
+
+    def __init__(self) -> None:
+        self._decided = trio.Event()
+        self._admitted = False
+
+    def decide(self, *, admitted: bool) -> None:
+        """It is; its events can be subscribed to. Or it is not, and has none."""
+        self._admitted = admitted
+        self._decided.set()
+
+    async def wait(self) -> bool:
+        """Wait for the decision."""
+        await self._decided.wait()
+        return self._admitted
 
 
 class EventStream(Generic[T]):
@@ -45,12 +64,12 @@ class EventStream(Generic[T]):
         self,
         announcer: Address[AnnouncerMessage],
         session_id: str,
-        known: trio.Event,
+        admission: Admission,
         after: int,
         select: Callable[[SessionEvent], T | None],
     ) -> None:
         self._announcer = announcer
-        self._known = known
+        self._admission = admission
         self._session_id = session_id
         self._after = after
         self._select = select
@@ -62,18 +81,22 @@ class EventStream(Generic[T]):
     async def __anext__(self) -> T:
         subscription = self._subscription
         if subscription is None:
-            subscription = self._subscription = await self._subscribe()
+            if not await self._admission.wait():
+                raise StopAsyncIteration
+            subscription = await self.begin()
         async for event in subscription:
             selected = self._select(event)
             if selected is not None:
                 return selected
         raise StopAsyncIteration
 
-    async def _subscribe(self) -> Subscription:
-        await self._known.wait()
-        return await self._announcer.ask(
+    async def begin(self) -> Subscription:
+        """Subscribe, which iterating does by itself. Raises `GapError`, `UnknownSession`."""
+        subscription: Subscription = await self._announcer.ask(
             lambda reply: Subscribe(self._session_id, self._after, reply), _SUBSCRIBE_DEADLINE_S
         )
+        self._subscription = subscription
+        return subscription
 
     async def aclose(self) -> None:
         """End the subscription."""
@@ -109,6 +132,9 @@ class SessionHandle:
         tools: Address[ToolRunnerMessage],
         announcer: Address[AnnouncerMessage],
         outcome: Outcome,
+        admission: Admission,
+        *,
+        streaming: bool = True,
     ) -> None:
         self.session_id = session_id
         self.conversation_id = conversation_id
@@ -116,16 +142,17 @@ class SessionHandle:
         self._tools = tools
         self._announcer = announcer
         self._outcome = outcome
-        self._known = trio.Event()
-
-    def became_known(self) -> None:
-        """For the runtime: events of this session can be subscribed to from now on."""
-        self._known.set()
+        self._admission = admission
+        self._streaming = streaming
 
     @property
     def chunks(self) -> EventStream[Chunk]:
-        """What the model says, from the beginning of the session."""
-        return EventStream(self._announcer, self.session_id, self._known, 0, _chunk)
+        """What the model says, from the beginning of the session.
+
+        Empty for a session that was not let in, or that does not stream.
+        """
+        select = _chunk if self._streaming else _nothing
+        return EventStream(self._announcer, self.session_id, self._admission, 0, select)
 
     def events(self, after: int = 0) -> EventStream[SessionEvent]:
         """Everything that happens in the session, behind event number `after`.
@@ -134,12 +161,18 @@ class SessionHandle:
         `UnknownSession` half a minute after the session's end.
         """
         return EventStream(
-            self._announcer, self.session_id, self._known, after, lambda event: event
+            self._announcer, self.session_id, self._admission, after, lambda event: event
         )
 
     async def result(self) -> SessionEnded:
         """Wait for the session's outcome. Leaving the wait does not end the session."""
         return await self._outcome.wait()
+
+    async def record(self) -> SessionRecord:
+        """Wait for the session's outcome, and give its record: when it began and ended, what
+        it has cost, its metadata. A session that was not let in has one too, which is kept
+        nowhere else."""
+        return await self._outcome.record()
 
     @property
     def ended(self) -> SessionEnded | None:
@@ -163,6 +196,8 @@ class SessionHandle:
         >>> case midstream.ToolWanted(call_id=call_id, arguments=arguments):
         ...     await handle.answer(call_id, await ask_somebody(arguments))
         """
+        if self.ended is not None:
+            return False
         try:
             return await self._tools.ask(
                 lambda reply: ToolAnswer(call_id, content, is_error, attempt, reply),
@@ -184,6 +219,25 @@ class SessionHandle:
         """End the session as cancelled, for `reason`."""
         if self.ended is None:
             await self._session.tell(Cancel(reason))
+
+
+async def chunks_of(
+    announcer: Address[AnnouncerMessage], session_id: str
+) -> EventStream[Chunk] | None:
+    """What the model says in a session that somebody else has started here, from its
+    beginning; None if it is not known. Raises `GapError` if that is not remembered."""
+    admission = Admission()
+    admission.decide(admitted=True)
+    stream = EventStream(announcer, session_id, admission, 0, _chunk)
+    try:
+        await stream.begin()
+    except UnknownSession:
+        return None
+    return stream
+
+
+def _nothing(event: SessionEvent) -> Chunk | None:
+    return None
 
 
 def _chunk(event: SessionEvent) -> Chunk | None:

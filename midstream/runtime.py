@@ -5,50 +5,54 @@ inside its block: when the block ends, sessions are ended on record, in order, a
 is left behind.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random  # noqa: TID251 - the type, and the one instance of a runtime
+from typing import Any
 
 import trio
 
-from midstream.actors.address import Address
-from midstream.actors.announcer import Announce, Announcer, AnnouncerMessage
+from midstream.actors.announcer import FollowNotices
 from midstream.actors.clock import Clock, Ids, SystemClock
-from midstream.actors.ledger import Ledger, LedgerMessage
-from midstream.actors.open_calls import ToolLimits
-from midstream.actors.outcome import Outcome
-from midstream.actors.turn_settings import PromptBudget, TurnSettings
-from midstream.assembly import RuleBook, build_provider, build_store, load_rules
+from midstream.actors.ledger_messages import NotRecoverable, TakeOver
+from midstream.actors.notice_board import NoticeStream
+from midstream.assembly import (
+    RuleBook,
+    build_dead_letters,
+    build_provider,
+    build_store,
+    load_rules,
+)
+from midstream.books import RUNTIME_INTENSITY, Books
 from midstream.config import Config, find_config, load_config
-from midstream.handle import SessionHandle
-from midstream.messages.conversation import AnyItem, ToolSpec, UserItem
-from midstream.messages.errors import MidstreamError
-from midstream.messages.events import SessionEnded
+from midstream.handle import Chunk, EventStream, SessionHandle, chunks_of
+from midstream.launcher import Launcher, SessionRequest
+from midstream.messages.conversation import AnyItem, SystemItem, ToolSpec, UserItem
+from midstream.messages.dispatch import DispatchStatus
 from midstream.messages.lifecycle import LifecycleSink
-from midstream.messages.record import SessionStatus
+from midstream.messages.record import SessionRecord
+from midstream.messages.session_cost import SessionCost
+from midstream.providers.cancel_handle import CancelsByHandle
 from midstream.providers.provider import Provider
-from midstream.rules.policy import PolicySettings
+from midstream.roles import Identity, Roles, configured_roles
 from midstream.rules.rule import Rule
-from midstream.rules.tool_arguments import ToolArguments
-from midstream.stores.conversations import ConversationBusy
 from midstream.stores.store import Store
-from midstream.supervisors.child_spec import ActorSpec, Surroundings
+from midstream.supervisors.child_spec import Surroundings
 from midstream.supervisors.dynamic_supervisor import DynamicSupervisor
-from midstream.supervisors.restart import Intensity
-from midstream.supervisors.session_tree import Watching, session_tree
 from midstream.supervisors.supervisor import Supervisor, open_supervisor
-from midstream.tools import Tool, offer
+from midstream.tools import Tool
 
-RUNTIME_INTENSITY = Intensity(max_restarts=5, within_s=10.0)
-"""Crashes of the Ledger and the Announcer that a runtime survives."""
+TAKE_OVER_DEADLINE_S = 30.0
+FOLLOW_DEADLINE_S = 10.0
 
 
 class Runtime:
     """A running runtime. Made by `open_runtime`.
 
     `rules` says what is watched for, `always_apply` and `rulebook` what a host should put
-    into its system prompt (spec/ttsr.md 1.7).
+    into its system prompt (spec/ttsr.md 1.7). `sessions` is the book of all sessions of the
+    store, those of other processes too.
     """
 
     def __init__(
@@ -58,145 +62,189 @@ class Runtime:
         cwd: Path,
         provider: Provider,
         rulebook: RuleBook,
-        ids: Ids,
-        ledger: Address[LedgerMessage],
-        announcer: Address[AnnouncerMessage],
-        sessions: DynamicSupervisor,
-        nursery: trio.Nursery,
+        roles: Roles,
+        books: Books,
+        launcher: Launcher,
     ) -> None:
         self.config = config
         self.rules = rulebook
+        self.sessions = books.session_book(
+            (provider,) if isinstance(provider, CancelsByHandle) else ()
+        )
         self._cwd = cwd
         self._provider = provider
-        self._ids = ids
-        self._ledger = ledger
-        self._announcer = announcer
-        self._sessions = sessions
-        self._nursery = nursery
-        self._live: dict[str, SessionHandle] = {}
-        self._watching = Watching(
-            rule_set=rulebook.rule_set,
-            policy=_policy(config),
-            new_arguments=self._new_arguments,
-            passage_cap_chars=config.rules.passage_cap_chars,
-        )
-        self._tool_limits = ToolLimits(
-            parallel=config.tools.parallel,
-            deadline_s=config.tools.deadline_s,
-            host_deadline_s=config.tools.host_deadline_s,
-            result_limit_chars=config.tools.result_limit_chars,
-        )
+        self._roles = roles
+        self._books = books
+        self._launcher = launcher
 
     def animate(
         self,
         prompt: str | Sequence[AnyItem],
         *,
+        identity: Identity | None = None,
         conversation_id: str | None = None,
         provider: Provider | None = None,
         model: str | None = None,
         system: str | None = None,
         tools: Sequence[Tool | ToolSpec] = (),
         runs_tools: bool = True,
+        cwd: Path | str | None = None,
+        environment: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        streaming: bool = True,
     ) -> SessionHandle:
         """Hand in a prompt; the session that answers it runs on by itself.
 
         Returns at once. Without a `conversation_id` a new conversation begins; with one
-        the prompt continues it. What is not given is taken from the configuration.
+        the prompt continues it. What is not given is taken from the `identity`, and then
+        from the configuration; `environment` is laid over the identity's.
 
         Calls of a `Tool` are run by the runtime. For those of a `ToolSpec` the session says
         `ToolWanted` and waits for `SessionHandle.answer`. Without `runs_tools` the session
         ends with the message that holds the calls, and the next prompt brings the results.
 
+        `cwd` is where the session works; a new conversation is told. `metadata` goes into
+        the session's record. Without `streaming` the handle has no chunks.
+
+        While the provider's quota is spent nothing begins: the handle that comes back has
+        ended as `rate-limited`, and nothing of it is on record (`is_dispatchable`).
+
         Raises `ConversationBusy` if the conversation has a live session, and `ToolError` if
         two tools have the same name.
         """
-        offered = offer(tools, self._tool_limits)
-        session_id = self._ids.session_id()
-        conversation_id = conversation_id or session_id.replace("ses-", "con-", 1)
-        live = self._live.get(conversation_id)
-        if live is not None and live.ended is None:
-            raise ConversationBusy(
-                f"conversation {conversation_id} is being answered by session "
-                f"{live.session_id}; wait for it, or interrupt it"
-            )
-        provider = provider or self._provider
+        identity = identity or Identity()
         items = (UserItem(prompt),) if isinstance(prompt, str) else tuple(prompt)
-        outcome = Outcome()
-        tree = session_tree(
-            session_id,
-            settings=self._settings(
-                conversation_id, provider, model, system, tools, offered.host, runs_tools
-            ),
-            prompt=items,
-            provider=provider,
-            watching=self._watching,
-            tools=offered,
-            ledger=self._ledger,
-            announcer=self._announcer,
-            outcome=outcome,
+        if cwd is not None and conversation_id is None:
+            items = (SystemItem(f"The working directory is {cwd}."), *items)
+        return self._launcher.launch(
+            SessionRequest(
+                provider=provider or self._provider,
+                items=items,
+                conversation_id=conversation_id,
+                model=model or identity.model,
+                system=system if system is not None else identity.system,
+                tools=tools,
+                runs_tools=runs_tools,
+                cwd=self._cwd if cwd is None else self._cwd / cwd,
+                environment={**identity.environment, **(environment or {})},
+                metadata=metadata,
+                streaming=streaming,
+            )
         )
-        handle = SessionHandle(
-            session_id, conversation_id, tree.session, tree.tools, self._announcer, outcome
-        )
-        self._live[conversation_id] = handle
-        self._nursery.start_soon(self._see_through, handle, tree.supervisor, outcome)
-        return handle
 
-    async def _see_through(self, handle: SessionHandle, tree: Supervisor, outcome: Outcome) -> None:
-        """Start a session, and let its conversation go when it is over."""
-        try:
-            await self._announcer.tell(Announce(handle.session_id, ()))
-            handle.became_known()
-            try:
-                await self._sessions.start_child(tree)
-            except MidstreamError as error:
-                cause = error.__cause__ or error
-                ended = SessionEnded(SessionStatus.FAILED, "", reason=str(cause))
-                await self._announcer.tell(Announce(handle.session_id, (ended,)))
-                outcome.settle(ended)
-            await outcome.wait()
-        finally:
-            if self._live.get(handle.conversation_id) is handle:
-                del self._live[handle.conversation_id]
-
-    def _settings(
+    def summon(
         self,
-        conversation_id: str,
-        provider: Provider,
-        model: str | None,
-        system: str | None,
-        tools: Sequence[Tool | ToolSpec],
-        host_tools: frozenset[str],
-        runs_tools: bool,
-    ) -> TurnSettings:
-        config = self.config
-        return TurnSettings(
+        prompt: str | Sequence[AnyItem],
+        *,
+        role: str | None = None,
+        conversation_id: str | None = None,
+        provider: Provider | None = None,
+        tools: Sequence[Tool | ToolSpec] = (),
+        runs_tools: bool = True,
+        cwd: Path | str | None = None,
+        environment: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        streaming: bool = True,
+    ) -> SessionHandle:
+        """`animate` as a role, which is resolved now: its system prompt, model, environment.
+
+        The record's metadata says `trigger` and `role`; the caller's `metadata` is laid over
+        that. Raises `ConfigError` if the role cannot be resolved, and what `animate` raises.
+        """
+        summoned = {"trigger": "summon"} if role is None else {"trigger": "summon", "role": role}
+        return self.animate(
+            prompt,
+            identity=self._roles(role),
             conversation_id=conversation_id,
-            provider=provider.name,
-            format=provider.format,
-            model=model or config.provider.model,
-            system=system if system is not None else config.system,
-            tools=tuple(tool.spec if isinstance(tool, Tool) else tool for tool in tools),
-            runs_tools=runs_tools and bool(tools),
-            host_tools=host_tools,
-            max_tokens=config.provider.max_tokens,
-            options=config.provider.options,
-            cwd=str(self._cwd),
-            home=str(Path.home()),
-            context_mode=config.rules.context_mode,
-            on_exhausted=config.rules.on_exhausted,
-            retry_delay_s=config.rules.retry_delay_ms / 1000,
-            budget=PromptBudget(
-                max_restarts=config.budget.max_restarts,
-                max_output_tokens=config.budget.max_output_tokens,
-                max_s=config.budget.max_s,
-                max_tool_rounds=config.budget.max_tool_rounds,
+            provider=provider,
+            tools=tools,
+            runs_tools=runs_tools,
+            cwd=cwd,
+            environment=environment,
+            metadata={**summoned, **(metadata or {})},
+            streaming=streaming,
+        )
+
+    async def recover(
+        self,
+        session_id: str,
+        *,
+        identity: Identity | None = None,
+        provider: Provider | None = None,
+        tools: Sequence[Tool | ToolSpec] = (),
+        runs_tools: bool = True,
+        cwd: Path | str | None = None,
+    ) -> SessionHandle:
+        """Go on with a session whose host was lost, where its record stops.
+
+        It has to be presumed dead. From now on this host owns it, and the lost one, should
+        it come back, can write nothing any more. The model is asked again with everything
+        that is on record. What the caller gave to the lost session, its tools and its
+        identity, has to be given again.
+
+        A session that was recovered five times without new output is dead-lettered instead.
+        Raises `NotRecoverable`, `ConversationBusy`, `UnknownSession` and `StoreError`.
+        """
+        identity = identity or Identity()
+        provider = provider or self._provider
+        record = await self.sessions.session(session_id)
+        if record.provider != provider.name:
+            problem = f"{session_id} ran on {record.provider}, not on {provider.name}"
+            raise NotRecoverable(f"{problem}; give that provider")
+        self._launcher.require_idle(record.conversation_id or "")
+        if refused := self.sessions.refusal(session_id):
+            raise NotRecoverable(refused.reason)
+        taken: SessionRecord = await self._books.ledger.address.ask(
+            lambda reply: TakeOver(session_id, self._launcher.owner, reply), TAKE_OVER_DEADLINE_S
+        )
+        if taken.is_terminal:
+            raise NotRecoverable(f"{session_id} is given up: {taken.error}")
+        return self._launcher.resume(
+            taken,
+            SessionRequest(
+                provider=provider,
+                model=identity.model,
+                system=identity.system,
+                tools=tools,
+                runs_tools=runs_tools,
+                cwd=self._cwd if cwd is None else self._cwd / cwd,
+                environment=identity.environment,
             ),
         )
 
-    def _new_arguments(self, call_id: str, tool: str) -> ToolArguments:
-        return ToolArguments(
-            call_id, tool, cwd=str(self._cwd), raw=self.rules.rule_set.wants_raw_arguments
+    async def cancel(self, session_id: str, reason: str | None = None) -> SessionRecord:
+        """End a session as cancelled, whichever process it lives in; its record then.
+
+        See `SessionBook.cancel`. Raises `UnknownSession`.
+        """
+        return await self.sessions.cancel(session_id, reason)
+
+    async def session_costs(self, session_ids: Iterable[str]) -> dict[str, SessionCost]:
+        """What these sessions have cost, by id; ids without a session are left out."""
+        return await self.sessions.session_costs(session_ids)
+
+    async def status(self) -> DispatchStatus:
+        """The shared pause: whether, since when, until when and why nothing may begin."""
+        return await self.sessions.status()
+
+    def is_dispatchable(self) -> bool:
+        """Whether a session may begin now, as far as this host knows."""
+        return self.sessions.is_dispatchable()
+
+    async def follow(self, session_id: str) -> EventStream[Chunk] | None:
+        """What the model has said and says in a session of this runtime, from its beginning;
+        None if it is not known here, or ended more than half a minute ago."""
+        return await chunks_of(self._books.announcer.address, session_id)
+
+    async def notices(self, after: int = 0) -> NoticeStream:
+        """What becomes known of the sessions that this runtime writes: begun, ended, not
+        recorded; each once. Follows behind number `after`. Raises `GapError`.
+
+        >>> async for notice in await runtime.notices():
+        ...     print(notice.sequence, notice.notice)
+        """
+        return await self._books.announcer.address.ask(
+            lambda reply: FollowNotices(after, reply), FOLLOW_DEADLINE_S
         )
 
 
@@ -211,12 +259,13 @@ async def open_runtime(
     clock: Clock | None = None,
     random: Random | None = None,
     on_lifecycle: LifecycleSink | None = None,
+    roles: Roles | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Run a runtime for as long as the block lasts.
 
     `config` is a configuration, or the path of one; by default the `midstream.toml` of
-    `cwd` (by default the working directory), or the defaults. `provider`, `rules` and
-    `store` replace what the configuration names; a store that is given stays open.
+    `cwd` (by default the working directory), or the defaults. `provider`, `rules`, `roles`
+    and `store` replace what the configuration names; a store that is given stays open.
     `clock`, `random` and `on_lifecycle` are for hosts and tests that bring their own time,
     chance, and sink of what actors and supervisors do.
 
@@ -237,36 +286,36 @@ async def open_runtime(
     async with AsyncExitStack() as stack:
         if store is None:
             store = await stack.enter_async_context(await build_store(config.store, cwd))
-        opened = store
         ids = Ids(clock, random)
-        owner = ids.session_id().replace("ses-", "host-", 1)
-        ledger: ActorSpec[LedgerMessage] = ActorSpec("ledger", lambda: Ledger(opened, clock, owner))
-        announcer: ActorSpec[AnnouncerMessage] = ActorSpec("announcer", Announcer)
-        sessions = DynamicSupervisor("sessions")
-        tree = Supervisor("runtime", [ledger, announcer, sessions], intensity=RUNTIME_INTENSITY)
+        queue = build_dead_letters(config.store, cwd, store)
+        books = Books(store, queue, clock, config.rate_limit.backoff)
+        supervisor = DynamicSupervisor("sessions")
+        tree = Supervisor(
+            "runtime",
+            [*books.specs, books.heartbeat(), supervisor],
+            intensity=RUNTIME_INTENSITY,
+        )
         await stack.enter_async_context(open_supervisor(tree, Surroundings(random, on_lifecycle)))
         nursery = await stack.enter_async_context(trio.open_nursery())
+        launcher = Launcher(
+            config=config,
+            rulebook=rulebook,
+            owner=ids.session_id().replace("ses-", "host-", 1),
+            clock=clock,
+            ids=ids,
+            books=books,
+            supervisor=supervisor,
+            nursery=nursery,
+        )
         try:
             yield Runtime(
                 config=config,
                 cwd=cwd,
                 provider=provider,
                 rulebook=rulebook,
-                ids=ids,
-                ledger=ledger.address,
-                announcer=announcer.address,
-                sessions=sessions,
-                nursery=nursery,
+                roles=roles or configured_roles(config, cwd),
+                books=books,
+                launcher=launcher,
             )
         finally:
             nursery.cancel_scope.cancel()
-
-
-def _policy(config: Config) -> PolicySettings:
-    return PolicySettings(
-        interrupt_mode=config.rules.interrupt_mode,
-        repeat_mode=config.rules.repeat_mode,
-        repeat_gap=config.rules.repeat_gap,
-        max_retries_per_rule=config.rules.max_retries_per_rule,
-        max_retries_per_prompt=config.rules.max_retries_per_prompt,
-    )

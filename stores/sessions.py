@@ -6,7 +6,7 @@ begins again when another writer was faster; so a cancel from another host and a
 from this one never overwrite each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from midstream.messages.errors import FenceLost, VersionConflict
@@ -95,17 +95,22 @@ async def apply_transition(
     *,
     transcript: Sequence[object] = (),
     key: str | None = None,
+    check: Callable[[SessionRecord | None], None] | None = None,
 ) -> SessionWrite:
     """Apply `transition` to the record in the store, with the transcript in the same
     commit. The answer says what there is to announce; it is the only one who may.
 
     A transition that finds a terminal record changes nothing, but its transcript is kept
     (spec/animator.md 5.6). A `key` makes it safe to send again after a crash: what was
-    applied once is not applied, and not announced, again. Raises `StoreError`, and what
-    `reduce` raises.
+    applied once is not applied, and not announced, again. `check` sees the record that the
+    transition will be applied to and raises if it must not be. Raises `StoreError`, what
+    `reduce` raises, and what `check` raises.
     """
     while True:
-        write = write_transition(await load_session(store, transition.id), transition)
+        kept = await load_session(store, transition.id)
+        if check is not None:
+            check(kept.record if kept is not None else None)
+        write = write_transition(kept, transition)
         operations = write.operations + await _return_guard(store, write, transition)
         if transcript:
             length = await store.length(Log.TRANSCRIPTS, transition.id)

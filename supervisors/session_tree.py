@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage
-from midstream.actors.ledger import LedgerMessage
+from midstream.actors.ledger_messages import LedgerMessage
 from midstream.actors.open_calls import Message as RunnerMessage
 from midstream.actors.open_calls import ToolLimits
 from midstream.actors.outcome import Outcome
@@ -27,6 +27,7 @@ from midstream.actors.stream_monitor import MonitorMessage, StreamMonitor
 from midstream.actors.tool_runner import RunnableTool, ToolRunner, ToolRunnerMessage
 from midstream.actors.turn_settings import TurnSettings
 from midstream.messages.conversation import AnyItem
+from midstream.messages.enrolment import Enrolment
 from midstream.providers.provider import Provider
 from midstream.rules.policy import PolicySettings
 from midstream.rules.rule_set import RuleSet
@@ -74,7 +75,7 @@ class SessionTree:
 
 
 def session_tree(
-    session_id: str,
+    enrolment: Enrolment,
     *,
     settings: TurnSettings,
     prompt: Sequence[AnyItem],
@@ -89,7 +90,7 @@ def session_tree(
     # The actors refer to each other, so the addresses come first.
     session: ActorSpec[SessionMessage] = ActorSpec(
         "session",
-        lambda: Session(session_id, settings, prompt, neighbours, outcome),
+        lambda: Session(enrolment, settings, prompt, neighbours, outcome),
         restart=Restart.TEMPORARY,
         significant=True,
         shutdown_s=SESSION_SHUTDOWN_S,
@@ -121,7 +122,7 @@ def session_tree(
         announcer=announcer,
     )
     supervisor = Supervisor(
-        session_id,
+        enrolment.session_id,
         [session, scheduler, matcher, monitor, runner],
         strategy=Strategy.REST_FOR_ONE,
         intensity=SESSION_INTENSITY,

@@ -1,0 +1,209 @@
+"""BackoffMachine: may anyone dispatch now? It alone changes the shared pause.
+
+Sessions ask it before they begin; the Ledger tells it of every end, on every path, before it
+answers that the end is written, so no news of a spent quota is lost with the process. What
+it decides is `decide` (messages/dispatch.py). The document is one for all hosts of a store:
+each decision is made on the newest, and is made again when another host was faster. When the
+store is down, it goes on with what it knows and decides again, in order, when the store is
+back. `DispatchView` shows the pause to those who cannot wait.
+"""
+
+import logging
+
+import msgspec
+
+from midstream.actors.actor import Actor
+from midstream.actors.address import Address
+from midstream.actors.clock import Clock
+from midstream.actors.ledger_messages import KeepState
+from midstream.messages.backoff import BackoffSettings
+from midstream.messages.dispatch import (
+    NEVER_PAUSED,
+    AnyDispatchEffect,
+    AnyDispatchEvent,
+    Booted,
+    DispatchAsked,
+    DispatchStatus,
+    Paused,
+    Refused,
+    Resumed,
+    Warned,
+    decide,
+)
+from midstream.messages.errors import MidstreamError, StoreError, VersionConflict
+from midstream.messages.reply import Reply
+from midstream.stores.state import KeptStatus, load_status
+from midstream.stores.store import Store, encode
+
+_log = logging.getLogger("midstream.backoff")
+
+KEEP_DEADLINE_S = 15.0
+"""Seconds that writing the status may take."""
+
+UNKEPT_LIMIT = 1_000
+"""Events that are remembered while the store is down; the oldest are dropped."""
+
+
+class Hear(msgspec.Struct, frozen=True, tag=True):
+    """Something happened that may say something about the quota. Answered when what follows
+    is decided, and kept if the store can be reached."""
+
+    event: AnyDispatchEvent
+    reply: Reply[None]
+
+
+class AskDispatch(msgspec.Struct, frozen=True, tag=True):
+    """May this session begin? Answered with None if it may, and then it has to `Hear` of
+    the session's end, whatever it is; else with why not."""
+
+    session_id: str
+    reply: Reply[Refused | None]
+
+
+class ReadStatus(msgspec.Struct, frozen=True, tag=True):
+    """Answered with the status as it is now, for all hosts."""
+
+    reply: Reply[DispatchStatus]
+
+
+class Refresh(msgspec.Struct, frozen=True, tag=True):
+    """Look whether another host has changed the status."""
+
+
+BackoffMessage = Hear | AskDispatch | ReadStatus | Refresh
+
+
+class DispatchView:
+    """The status as this host knows it, for those who cannot wait. Only the BackoffMachine
+    changes it; it outlives the machine's incarnations."""
+
+    def __init__(self) -> None:
+        self.status: DispatchStatus = NEVER_PAUSED
+        self.reconciled = False
+        """Whether the pause that a start may find was looked at; done once in a runtime."""
+
+
+class BackoffMachine(Actor[BackoffMessage]):
+    """See the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Address[KeepState],
+        clock: Clock,
+        settings: BackoffSettings,
+        view: DispatchView,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._clock = clock
+        self._settings = settings
+        self._view = view
+        self._version = 0
+        self._problem: str | None = None
+        self._unkept: list[tuple[AnyDispatchEvent, int]] = []
+        """What was decided without the store, each with its time in milliseconds."""
+
+    async def started(self) -> None:
+        await self._reload()
+
+    async def handle(self, message: BackoffMessage) -> None:
+        match message:
+            case Hear(event, reply):
+                await self._hear(event)
+                reply.send(None)
+            case AskDispatch(session_id, reply):
+                await self._reload()
+                effects = await self._decide(DispatchAsked(session_id=session_id))
+                refusals = (effect for effect in effects if isinstance(effect, Refused))
+                reply.send(next(refusals, None))
+            case ReadStatus(reply):
+                await self._reload()
+                reply.send(self._view.status)
+            case Refresh():
+                await self._reload()
+
+    async def _hear(self, event: AnyDispatchEvent) -> None:
+        if isinstance(event, Booted):
+            if self._view.reconciled:
+                return
+            self._view.reconciled = True
+        await self._decide(event)
+
+    async def _decide(self, event: AnyDispatchEvent) -> tuple[AnyDispatchEffect, ...]:
+        """Decide on the newest status, and keep what is decided."""
+        now_ms = self._clock.now_ms()
+        while True:
+            decision = decide(self._view.status, event, now_ms, self._settings)
+            if decision.status is not self._view.status:
+                try:
+                    await self._keep(decision.status)
+                except VersionConflict:
+                    await self._reload()
+                    continue
+                except MidstreamError as error:
+                    self._go_on_without_store(event, now_ms, error)
+                self._view.status = decision.status
+            _say(decision.effects)
+            return decision.effects
+
+    async def _keep(self, status: DispatchStatus) -> None:
+        """What was decided without the store is in `status` too."""
+        version: int = await self._ledger.ask(
+            lambda reply: KeepState(status.id, encode(status), self._version, True, reply),
+            KEEP_DEADLINE_S,
+        )
+        self._version = version
+        self._unkept = []
+
+    def _go_on_without_store(
+        self, event: AnyDispatchEvent, now_ms: int, error: MidstreamError
+    ) -> None:
+        if not self._unkept:
+            _log.warning("the dispatch status is not kept: %s", error)
+        self._unkept = [*self._unkept, (event, now_ms)][-UNKEPT_LIMIT:]
+
+    async def _reload(self) -> None:
+        """Read the status, and decide again what the store does not know yet."""
+        try:
+            kept = await load_status(self._store)
+        except StoreError as error:
+            self._complain(str(error))
+            return
+        self._complain(kept.problem)
+        if kept.version == self._version and not self._unkept:
+            return
+        self._version = kept.version
+        self._view.status = kept.status
+        if self._unkept:
+            await self._catch_up(kept)
+
+    async def _catch_up(self, kept: KeptStatus) -> None:
+        status = kept.status
+        for event, at_ms in self._unkept:
+            status = decide(status, event, at_ms, self._settings).status
+        self._view.status = status
+        try:
+            if status is not kept.status:
+                await self._keep(status)
+        except MidstreamError as error:
+            _log.debug("the dispatch status is still not kept: %s", error)
+
+    def _complain(self, problem: str | None) -> None:
+        """Say once what is wrong with the status; it pauses nobody (spec/animator.md 14.19)."""
+        if problem is not None and problem != self._problem:
+            _log.warning("the dispatch status cannot be read: %s", problem)
+        self._problem = problem
+
+
+def _say(effects: tuple[AnyDispatchEffect, ...]) -> None:
+    for effect in effects:
+        match effect:
+            case Paused(until=until, level=level, reason=reason):
+                _log.warning("nobody dispatches until %s (level %d): %s", until, level, reason)
+            case Resumed():
+                _log.info("the pause is over")
+            case Warned(message=message):
+                _log.warning("%s", message)
+            case _:
+                pass

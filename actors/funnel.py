@@ -1,0 +1,145 @@
+"""The funnel: every change of a session's record passes here, and is told once.
+
+Reduce, write, and only then: if the record has crossed a line, say so to the Announcer, and
+tell the BackoffMachine what the end says about the quota. Attached and detached sessions,
+cancels, orphans and letters from the queue all take this way, so that none of them can
+forget it (spec/animator.md B1, B3). Used by the Ledger alone.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import trio
+
+from midstream.actors.address import Address
+from midstream.actors.announcer import AnnouncerMessage, Notify
+from midstream.actors.backoff_machine import BackoffMessage, Hear
+from midstream.actors.errors import AskFailed
+from midstream.messages.dispatch import (
+    RATE_LIMIT_TAG,
+    NeutralEnd,
+    OtherEnd,
+    QuotaSpent,
+    end_of,
+)
+from midstream.messages.errors import StoreError
+from midstream.messages.notices import AnyNotice, Phase, RecordFailed, notices_of
+from midstream.messages.record import Crossing, SessionRecord, SessionStatus, TerminationTag
+from midstream.messages.transition import AnyTransition
+from midstream.stores.sessions import SessionWrite, apply_transition
+from midstream.stores.store import Store
+
+_log = logging.getLogger("midstream.ledger")
+
+STORE_DEADLINE_S = 10.0
+"""Seconds after which a store that does not answer counts as down; twice what SQLite waits
+for another process."""
+
+HEAR_DEADLINE_S = 5.0
+"""Seconds that the end of a session waits for the news about the quota to be kept."""
+
+
+class Hint:
+    """What a report says about the quota beside what the record can hold."""
+
+    def __init__(
+        self,
+        late_tag: TerminationTag | None = None,
+        retry_after_ms: int | None = None,
+        *,
+        asked: bool = True,
+    ) -> None:
+        self.late_tag = late_tag
+        """The tag of a report that may come too late to change the record."""
+        self.retry_after_ms = retry_after_ms
+        self.asked = asked
+        """Whether the provider was asked anything at all."""
+
+
+NO_HINT = Hint()
+
+
+def quota_news(
+    crossing: Crossing | None, record: SessionRecord, hint: Hint = NO_HINT
+) -> QuotaSpent | OtherEnd | NeutralEnd | None:
+    """What the BackoffMachine has to hear after this write; None for most."""
+    news = end_of(record, hint.late_tag, hint.retry_after_ms)
+    if crossing is not Crossing.ENDED:
+        # A spent quota is true whoever ended the session first (spec/animator.md 14.7), but
+        # a report that comes twice has been heard.
+        late = isinstance(news, QuotaSpent) and record.status is not SessionStatus.RATE_LIMITED
+        return news if late else None
+    if isinstance(news, OtherEnd) and not hint.asked:
+        return NeutralEnd(session_id=record.id)
+    return news
+
+
+def rate_limit_tag(source: str, detail: str | None) -> TerminationTag:
+    """The tag of a report that says no more than that the quota is spent."""
+    return TerminationTag(kind=RATE_LIMIT_TAG, source=source, detail=detail)
+
+
+class Funnel:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        announcer: Address[AnnouncerMessage],
+        machine: Address[BackoffMessage],
+    ) -> None:
+        self._store = store
+        self._announcer = announcer
+        self._machine = machine
+
+    async def apply(
+        self,
+        transition: AnyTransition,
+        *,
+        transcript: Sequence[object] = (),
+        key: str | None = None,
+        hint: Hint = NO_HINT,
+        check: Callable[[SessionRecord | None], None] | None = None,
+    ) -> SessionRecord:
+        """Write `transition` and tell what there is to tell; the record as it is then.
+
+        Raises what `apply_transition` raises, and `StoreError` at the deadline.
+        """
+        write: SessionWrite | None = None
+        with trio.move_on_after(STORE_DEADLINE_S):
+            write = await apply_transition(
+                self._store, transition, transcript=transcript, key=key, check=check
+            )
+        if write is None:
+            raise StoreError(f"the store has not answered for {STORE_DEADLINE_S:g} seconds")
+        await self.tell(write, hint)
+        return write.after
+
+    async def tell(self, write: SessionWrite, hint: Hint = NO_HINT) -> None:
+        """Tell everybody what `write`, which is committed, means."""
+        await self.announce(write.before, write.crossing, write.after)
+        await self.hear(quota_news(write.crossing, write.after, hint))
+
+    async def announce(
+        self, before: SessionRecord | None, crossing: Crossing | None, record: SessionRecord
+    ) -> None:
+        """Say what has become known by writing `record` over `before`."""
+        if notices := notices_of(before, crossing, record):
+            await self._notify(*notices)
+
+    async def hear(self, news: QuotaSpent | OtherEnd | NeutralEnd | None) -> None:
+        """Let the BackoffMachine decide, and wait until that is kept."""
+        if news is None:
+            return
+        try:
+            await self._machine.ask(lambda reply: Hear(news, reply), HEAR_DEADLINE_S)
+        except AskFailed as error:
+            _log.warning("the end of %s may not count for the pause: %s", news.session_id, error)
+
+    async def failed(self, session_id: str, phase: Phase, error: Exception) -> None:
+        """Say that a write failed."""
+        _log.warning("%s: a write failed (%s): %s", session_id, phase, error)
+        await self._notify(RecordFailed(session_id=session_id, phase=phase, error=str(error)))
+
+    async def _notify(self, *notices: AnyNotice) -> None:
+        await self._announcer.tell(Notify(notices))

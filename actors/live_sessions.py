@@ -1,0 +1,52 @@
+"""The sessions that live in this process: who they are, and how to reach them.
+
+The runtime alone enters and removes them; the Heartbeat beats for them and watches their
+records, and whoever cancels one looks here first. It is no actor, so that a restart of one
+forgets no session.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from midstream.actors.address import Address
+from midstream.actors.outcome import Outcome
+from midstream.messages.enrolment import Enrolment
+from midstream.messages.work import Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSession:
+    """One session of this process. It has no record before its prompt is accepted."""
+
+    enrolment: Enrolment
+    address: Address[Cancel]
+    outcome: Outcome
+
+
+class LiveSessions:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, LiveSession] = {}
+
+    def enter(self, session: LiveSession) -> None:
+        """The session has been admitted."""
+        self._sessions[session.enrolment.session_id] = session
+
+    def remove(self, session_id: str) -> None:
+        """The session is over."""
+        self._sessions.pop(session_id, None)
+
+    def get(self, session_id: str) -> LiveSession | None:
+        """The session, if it lives here."""
+        return self._sessions.get(session_id)
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._sessions
+
+    def __iter__(self) -> Iterator[LiveSession]:
+        """Those of this moment; they may come and go meanwhile."""
+        return iter(tuple(self._sessions.values()))
+
+    def __len__(self) -> int:
+        return len(self._sessions)

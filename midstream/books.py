@@ -1,0 +1,115 @@
+"""Who keeps the books of a runtime: Ledger, Announcer and BackoffMachine, as one group.
+
+A runtime is this group with a Heartbeat and sessions. A program that only wants to look at
+sessions, or to cancel one, opens the group alone with `open_session_book`.
+"""
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random  # noqa: TID251 - the one instance of a program that only looks
+
+from midstream.actors.announcer import Announcer, AnnouncerMessage
+from midstream.actors.backoff_machine import BackoffMachine, BackoffMessage, DispatchView
+from midstream.actors.clock import Clock, SystemClock
+from midstream.actors.heartbeat import Heartbeat, Unused
+from midstream.actors.ledger import Ledger
+from midstream.actors.ledger_messages import LedgerMessage
+from midstream.actors.live_sessions import LiveSessions
+from midstream.assembly import build_dead_letters, build_store
+from midstream.config import Config
+from midstream.messages.backoff import BackoffSettings
+from midstream.messages.errors import ConfigError
+from midstream.providers.cancel_handle import CancelsByHandle
+from midstream.session_book import SessionBook
+from midstream.stores.dlq import DeadLetterQueue
+from midstream.stores.store import Store
+from midstream.supervisors.child_spec import ActorSpec, Surroundings
+from midstream.supervisors.restart import Intensity
+from midstream.supervisors.supervisor import Supervisor, open_supervisor
+
+RUNTIME_INTENSITY = Intensity(max_restarts=5, within_s=10.0)
+"""Crashes of the actors of a runtime that it survives."""
+
+
+class Books:
+    """The group, to be put into a tree: `specs` in the order in which they start."""
+
+    def __init__(
+        self, store: Store, queue: DeadLetterQueue, clock: Clock, settings: BackoffSettings
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._view = DispatchView()
+        self.live = LiveSessions()
+        self.ledger: ActorSpec[LedgerMessage] = ActorSpec(
+            "ledger",
+            lambda: Ledger(store, clock, queue, self.announcer.address, self.machine.address),
+        )
+        self.announcer: ActorSpec[AnnouncerMessage] = ActorSpec("announcer", Announcer)
+        self.machine: ActorSpec[BackoffMessage] = ActorSpec(
+            "backoff_machine",
+            lambda: BackoffMachine(store, self.ledger.address, clock, settings, self._view),
+        )
+
+    @property
+    def specs(
+        self,
+    ) -> list[ActorSpec[LedgerMessage] | ActorSpec[AnnouncerMessage] | ActorSpec[BackoffMessage]]:
+        return [self.ledger, self.announcer, self.machine]
+
+    def heartbeat(self) -> ActorSpec[Unused]:
+        """The Heartbeat, for a host that has sessions."""
+        ledger, machine = self.ledger.address, self.machine.address
+        return ActorSpec(
+            "heartbeat",
+            lambda: Heartbeat(self._store, ledger, machine, self._clock, self.live),
+        )
+
+    def session_book(self, stoppers: Iterable[CancelsByHandle] = ()) -> SessionBook:
+        """The book of sessions, to be used while the group runs."""
+        return SessionBook(
+            store=self._store,
+            ledger=self.ledger.address,
+            machine=self.machine.address,
+            view=self._view,
+            live=self.live,
+            clock=self._clock,
+            settings=self._settings,
+            stoppers=stoppers,
+        )
+
+
+@asynccontextmanager
+async def open_session_book(
+    config: Config,
+    cwd: Path,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    stoppers: Iterable[CancelsByHandle] = (),
+) -> AsyncGenerator[SessionBook]:
+    """Open the book of the sessions of any runtime with this configuration, living or not.
+
+    Starts no sessions, beats for none and looks for no dead. Raises `ConfigError` if there
+    is no store yet, and `StoreError` if it cannot be opened.
+    """
+    clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        if store is None:
+            _require_store(config, cwd)
+            store = await stack.enter_async_context(await build_store(config.store, cwd))
+        queue = build_dead_letters(config.store, cwd, store)
+        books = Books(store, queue, clock, config.rate_limit.backoff)
+        tree = Supervisor("books", books.specs, intensity=RUNTIME_INTENSITY)
+        await stack.enter_async_context(open_supervisor(tree, Surroundings(Random())))
+        yield books.session_book(stoppers)
+
+
+def _require_store(config: Config, cwd: Path) -> None:
+    path = cwd / config.store.path
+    if config.store.path != ":memory:" and not path.exists():
+        problem = f"there is no store at {path}, so there are no sessions"
+        mend = "run a session first, go to the directory where one was run, or pass --config"
+        raise ConfigError("configuration", "store.path", problem, mend)
