@@ -34,8 +34,8 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
     """For a call that the host answers; somebody may have to be asked."""
     grace_s: float = 5.0
     """For a tool to stop once it was told to."""
-    result_limit_chars: int = 100_000
-    """Of a longer result the middle is left out."""
+    result_limit_chars: int = 50_000
+    """Of a longer result the middle is left out. About 12,000 tokens of English."""
 
 
 class CallEnded(msgspec.Struct, frozen=True, tag=True):

@@ -12,7 +12,15 @@ import msgspec
 import trio
 
 from midstream.messages.errors import MidstreamError
-from midstream.messages.events import SessionEnded, SessionEvent, Text, Thinking
+from midstream.messages.events import (
+    SessionEnded,
+    SessionEvent,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    ToolWanted,
+)
 
 DEFAULT_LIMIT_BYTES = 1_048_576
 """What one subscription may hold."""
@@ -96,11 +104,20 @@ class Subscription:
 
 def event_bytes(event: SessionEvent) -> int:
     """What an event takes, in bytes, roughly and quickly."""
-    if isinstance(event.event, Text | Thinking):
-        return _EVENT_OVERHEAD_BYTES + len(event.event.text) * 4
-    if isinstance(event.event, SessionEnded):
-        return _EVENT_OVERHEAD_BYTES
-    return _EVENT_OVERHEAD_BYTES * 4
+    match event.event:
+        case Text(text=said) | Thinking(text=said):
+            return _EVENT_OVERHEAD_BYTES + _text_bytes(said)
+        case ToolUse(arguments=said) | ToolWanted(arguments=said) | ToolResult(content=said):
+            return _EVENT_OVERHEAD_BYTES + _text_bytes(said)
+        case SessionEnded():
+            return _EVENT_OVERHEAD_BYTES
+        case _:
+            return _EVENT_OVERHEAD_BYTES * 4
+
+
+def _text_bytes(text: str) -> int:
+    """What CPython takes, at most: one byte a character if all are ASCII."""
+    return len(text) if text.isascii() else len(text) * 4
 
 
 def _join(before: SessionEvent, after: SessionEvent) -> SessionEvent | None:

@@ -6,7 +6,8 @@ cancel scope with a deadline; calls that the host answers itself wait here for t
 What a tool raises is a result and crashes nobody. What it has returned counts, whatever was
 cancelled meanwhile; one that was cut without a result is reported as unknown, since it may
 have had effects, and so is one that does not stop within `grace_s` of being told
-(spec/lessons.md E 6, 7). A task that does not stop is left behind and ends with the actor.
+(spec/lessons.md E 6, 7). The session goes on without such a task; but the actor, and so a
+runtime that closes, can only end when it does.
 """
 
 import logging

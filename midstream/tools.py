@@ -51,7 +51,8 @@ class Tool:
 
     A result that is a string is passed on as it is, any other as JSON. `deadline_s` is for
     one call; None for that of the configuration. At the deadline, and when the session is
-    stopped, the function is cancelled and should end soon.
+    stopped, the function is cancelled. It should end soon: the session waits five seconds
+    for it, a runtime that closes waits until it has ended.
 
     A function that is not async runs in a worker thread. A thread cannot be cancelled: it is
     left behind, and its result is dropped. Such a function can call

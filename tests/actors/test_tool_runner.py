@@ -264,6 +264,30 @@ async def test_a_stop_that_comes_with_the_calls_keeps_them_from_beginning(
     assert listener.heard == [ToolSettled(1, "c1", NOT_STARTED)]
 
 
+async def test_a_call_that_is_begun_and_stopped_in_one_breath_was_not_started(
+    autojump_clock: MockClock,
+) -> None:
+    ran: list[str] = []
+
+    async def work() -> str:
+        ran.append("work")
+        await trio.sleep(1)
+        return "done"
+
+    listener = Listener()
+    async with open_actor(listener) as session:
+        tools = {"work": Work(work)}
+        one_by_one = ToolRunner(tools, HOST_TOOLS, ToolLimits(parallel=1), session)
+        async with open_actor(one_by_one) as address:
+            await address.tell(run(1, "work", "work"))
+            await trio.sleep(0.5)
+            one_by_one.address.tell_nowait(CallEnded(1, "c1", DONE))
+            one_by_one.address.tell_nowait(CancelTools(1))
+            await trio.sleep(0.1)
+    assert ran == ["work"]
+    assert listener.heard == [ToolSettled(1, "c1", DONE), ToolSettled(1, "c2", NOT_STARTED)]
+
+
 async def test_a_session_that_is_slow_to_listen_does_not_hold_up_the_runner(
     autojump_clock: MockClock,
 ) -> None:

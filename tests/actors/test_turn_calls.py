@@ -229,6 +229,11 @@ def test_a_stop_while_calls_run_waits_for_what_became_of_them(stop: Message) -> 
     assert course.ended.status is SessionStatus.CANCELLED
 
 
+def test_calls_that_were_lost_are_stopped_so_that_a_restarted_runner_does_not_begin_them() -> None:
+    effects = running("work").receive(ToolsLost("crashed"))
+    assert effects[0] == StopCalls(1)
+
+
 @pytest.mark.parametrize("stop", STOPS)
 def test_a_stop_while_results_are_being_written_starts_no_attempt(stop: Message) -> None:
     course = running("work")

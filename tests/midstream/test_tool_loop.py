@@ -1,7 +1,8 @@
 """The model calls, the calls are run, the model goes on: seen from the host."""
 
 from random import Random
-from typing import Annotated
+from threading import Event
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -9,6 +10,9 @@ import trio
 from tool_loop import BODIES, FORMATS, Loop, assert_valid, events_of, open_loop, rule
 from trio.testing import MockClock
 
+from midstream.actors.actor import Actor
+from midstream.actors.announcer import GapError
+from midstream.actors.rule_matcher import RuleMatcher
 from midstream.actors.tool_runner import ToolRunner
 from midstream.config import BudgetConfig, RulesConfig, ToolsConfig
 from midstream.messages.conversation import AssistantItem, SystemItem, ToolSpec
@@ -321,6 +325,21 @@ async def test_a_long_result_is_cut_in_the_middle_with_a_note(autojump_clock: Mo
     assert result.content == ("a" * 50 + "\n[... 900 of 1000 characters left out ...]\n" + "b" * 50)
 
 
+async def test_events_that_are_remembered_are_bounded_with_their_results(
+    autojump_clock: MockClock,
+) -> None:
+    async def dump() -> str:
+        """Say much."""
+        await trio.lowlevel.checkpoint()
+        return "a" * 40_000
+
+    async with open_loop(*[calls("dump")] * 10, answer("Done.")) as loop:
+        handle = loop.animate([Tool(dump)])
+        await handle.result()
+        with pytest.raises(GapError):
+            await events_of(handle)
+
+
 async def test_a_tool_that_takes_too_long_is_stopped_and_the_model_is_told(
     autojump_clock: MockClock,
 ) -> None:
@@ -377,22 +396,21 @@ async def test_a_function_that_is_not_async_runs_in_a_thread() -> None:
 
 
 async def test_a_thread_is_left_behind_at_the_deadline() -> None:
-    may_go_on = trio.Event()
-    release: list[str] = []
+    released = Event()
+    went_on: list[bool] = []
 
     def block() -> str:
         """Block."""
-        trio.from_thread.run(may_go_on.wait)
-        release.append("went on")
+        went_on.append(released.wait(60))
         return "too late"
 
-    tool = Tool(block, deadline_s=0.05)
     async with open_loop(calls("block"), answer("Done.")) as loop:
-        ended = await loop.run(tool)
+        ended = await loop.run(Tool(block, deadline_s=0.05))
         (result,) = await loop.results()
+        assert not went_on
+        released.set()
     assert ended.output == "Done."
     assert "took longer than 0.05 seconds" in result.content
-    assert not release
 
 
 # --- calls that the host answers
@@ -557,20 +575,22 @@ async def test_a_runtime_that_ends_leaves_a_valid_conversation(autojump_clock: M
 # --- a crash of the runner
 
 
-def crash_at(monkeypatch: pytest.MonkeyPatch, *times_s: float) -> None:
-    """Make the runner crash at these times, in a task of its own."""
+def crash_at(
+    monkeypatch: pytest.MonkeyPatch, *times_s: float, actor: type[Actor[Any]] = ToolRunner
+) -> None:
+    """Make an actor crash at these times, in a task of its own."""
     due = list(times_s)
 
-    async def crash_when_due(runner: ToolRunner) -> None:
+    async def crash_when_due(self: Actor[Any]) -> None:
         async def crash() -> None:
             await trio.sleep_until(due[0])
             del due[0]
             raise RuntimeError("a bug of ours")
 
         if due:
-            runner.spawn(crash)
+            self.spawn(crash)
 
-    monkeypatch.setattr(ToolRunner, "started", crash_when_due)
+    monkeypatch.setattr(actor, "started", crash_when_due)
 
 
 async def test_a_crash_of_the_runner_costs_the_running_calls_alone(
@@ -583,6 +603,21 @@ async def test_a_crash_of_the_runner_costs_the_running_calls_alone(
         assert [e for e in loop.lifecycle if isinstance(e, ChildCrashed)]
     assert (ended.status, ended.output) == (SessionStatus.COMPLETED, "Done.")
     assert contents == ["quick result", OUTCOME_UNKNOWN, "quick result"]
+
+
+async def test_a_crash_of_the_matcher_while_calls_run_costs_these_calls_alone(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is restarted with all that stand behind it in the session's tree."""
+    crash_at(monkeypatch, 5.0, actor=RuleMatcher)
+    no_any = rule("no-any", ": any")
+    scripts = [calls("slow"), answer("I write.", write_call("x: any")), answer("Done.")]
+    async with open_loop(*scripts, rules=[no_any]) as loop:
+        ended = await loop.run(slow, write)
+        contents = [result.content for result in await loop.results()]
+    assert (ended.status, ended.output) == (SessionStatus.COMPLETED, "Done.")
+    assert contents == [OUTCOME_UNKNOWN]
+    assert not written
 
 
 async def test_to_go_on_after_a_crash_of_the_runner_draws_on_the_budget(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from threading import Event
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -200,12 +201,11 @@ async def test_a_function_that_is_not_async_is_called_in_a_thread() -> None:
 
 async def test_more_threads_than_trios_own_limit_can_be_left_behind() -> None:
     """Threads that hang must not keep others, such as the store's, from running."""
-    go_on = trio.Event()
+    released = Event()
 
-    def hang() -> str:
+    def hang() -> bool:
         """Hang."""
-        trio.from_thread.run(go_on.wait)
-        return "done"
+        return released.wait(60)
 
     tool = Tool(hang)
     with trio.move_on_after(0.2):
@@ -214,7 +214,7 @@ async def test_more_threads_than_trios_own_limit_can_be_left_behind() -> None:
                 nursery.start_soon(tool.run, "{}")
     assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
     assert await trio.to_thread.run_sync(lambda: "free") == "free"
-    go_on.set()
+    released.set()
 
 
 # --- what cannot be a tool
