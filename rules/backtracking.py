@@ -28,7 +28,7 @@ class BudgetExceeded(Exception):
 class Search:
     """The search of one condition in one passage."""
 
-    def __init__(self, condition: Condition, budget_s: float = EVALUATION_BUDGET_S) -> None:
+    def __init__(self, condition: Condition, budget_s: float) -> None:
         self._pattern = condition.require_pattern()
         self._condition = condition
         self._budget_s = budget_s

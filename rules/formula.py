@@ -16,7 +16,7 @@ Formula = frozenset[Clause]
 FALSE: Formula = frozenset()
 TRUE: Formula = frozenset({frozenset[int]()})
 
-MAX_THREADS = 1_024
+MAX_THREADS = 4_096
 """Clauses of one literal; above this a condition is no longer worth an automaton."""
 
 MAX_CLAUSES = 256

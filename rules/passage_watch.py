@@ -7,7 +7,7 @@ excerpts and for the conditions that have to be searched, up to a cap.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from midstream.rules.backtracking import BudgetExceeded, Search
+from midstream.rules.backtracking import EVALUATION_BUDGET_S, BudgetExceeded, Search
 from midstream.rules.code_units import code_point_offset
 from midstream.rules.condition import Condition
 from midstream.rules.finding import Finding, Match, Overflowed, Suspended
@@ -29,6 +29,7 @@ class Limits:
     """What one watch may use, and which conditions have already used too much."""
 
     passage_cap_chars: int = PASSAGE_CAP_CHARS
+    evaluation_budget_s: float = EVALUATION_BUDGET_S
     suspended: set[int] = field(default_factory=set[int])
 
 
@@ -170,7 +171,8 @@ class PassageWatch:
         if self._overflowed:
             return
         for number in numbers - self._matched - self._limits.suspended - self._searches.keys():
-            search = Search(self._rule_set.conditions[number])
+            condition = self._rule_set.conditions[number]
+            search = Search(condition, self._limits.evaluation_budget_s)
             self._searches[number] = search
             if before and self._feed_search(number, "".join(before), findings):
                 self._matched |= {number}

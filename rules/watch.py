@@ -19,6 +19,7 @@ from midstream.messages.stream import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from midstream.rules.backtracking import EVALUATION_BUDGET_S
 from midstream.rules.finding import Finding, Malformed
 from midstream.rules.passage import (
     ArgumentEvent,
@@ -52,12 +53,13 @@ class Watch:
         new_arguments: NewArguments,
         passage_cap_chars: int = PASSAGE_CAP_CHARS,
         *,
+        evaluation_budget_s: float = EVALUATION_BUDGET_S,
         holds: Callable[[Rule, Source], bool] | None = None,
     ) -> None:
         self._holds = holds
         self._rule_set = rule_set
         self._new_arguments = new_arguments
-        self._limits = Limits(passage_cap_chars)
+        self._limits = Limits(passage_cap_chars, evaluation_budget_s)
         self.begin()
 
     def begin(self) -> None:

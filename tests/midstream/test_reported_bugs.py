@@ -1,0 +1,211 @@
+"""What users of other systems met, as whole-runtime tests, each named after its row of
+spec/ttsr.md section 6."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from midstream.config import Config, RulesConfig
+from midstream.messages.conversation import AssistantItem, ReminderItem, ToolResultItem
+from midstream.messages.events import ReminderInjected, Retracted, RuleTriggered
+from midstream.messages.record import SessionStatus
+from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
+from midstream.messages.verdict import Verdict, VerdictAction
+from midstream.providers.scripted import Call, Hang, Pause, Script, Step, answer
+from midstream.rules.rule import Action, InterruptMode, RepeatMode, Rule, ScopeToken, Source
+from midstream.stores.conversation_load import load_conversation
+from midstream.stores.conversations import commit_write, replace_context
+from midstream.testing.world import ObservedSession, open_world
+
+PROSE = (ScopeToken(Source.TEXT),)
+WRITES_TS = (ScopeToken(Source.TOOL, "write", "*.ts"),)
+
+
+def rule(condition: str, *scope: ScopeToken, name: str = "r", **fields: Any) -> Rule:
+    body = f"Not {name}."
+    return Rule(name=name, conditions=(condition,), scope=scope or PROSE, body=body, **fields)
+
+
+def says(text: str, *after: Step) -> Script:
+    return [StreamStarted(), BlockStarted(0, "text"), TextDelta(0, text), *(after or (Hang(),))]
+
+
+def verdicts(session: ObservedSession) -> list[Verdict]:
+    return [e.event.verdict for e in session.events if isinstance(e.event, RuleTriggered)]
+
+
+async def test_b1_disabled_rules_do_not_interrupt(autojump_clock: MockClock) -> None:
+    config = Config(rules=RulesConfig(discover=False, enabled=False))
+    async with open_world(answer("foo"), rules=[rule("foo")], config=config) as world:
+        session = world.animate("hello")
+        assert (await session.result()).output == "foo"
+        assert not verdicts(session)
+
+
+async def test_b5_text_of_one_attempt_never_meets_that_of_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    config = Config(rules=RulesConfig(discover=False, repeat_mode=RepeatMode.ALWAYS))
+    rules = [rule("foo"), rule("IDDEN", name="split")]
+    scripts = [says("FORB foo"), answer("IDDEN"[:3]), answer("DEN")]
+    async with open_world(*scripts, rules=rules, config=config) as world:
+        first = world.animate("hello", conversation_id="con-1")
+        await first.result()
+        second = world.animate("more", conversation_id="con-1")
+        await second.result()
+        assert [v.rule for v in verdicts(first) + verdicts(second)] == ["r"]
+
+
+async def test_b7_one_violation_gives_one_event(autojump_clock: MockClock) -> None:
+    call = Call("write", '{"path": "a.ts", "content": "let a: any; let b: any"}')
+    quiet = rule(r":\s*any\b", *WRITES_TS, interrupt_mode=InterruptMode.NEVER)
+    async with open_world(answer(call), rules=[quiet]) as world:
+        session = world.animate("hello")
+        await session.result()
+        assert len(verdicts(session)) == 1
+
+
+async def test_b8_a_sibling_of_the_call_that_broke_the_rule_is_not_blamed(
+    autojump_clock: MockClock,
+) -> None:
+    good = Call("write", '{"path": "ok.ts", "content": "let a: number"}', "call_good")
+    bad = Call("write", '{"path": "bad.ts", "content": "let b: any;"}', "call_bad")
+    async with open_world(
+        answer(good, bad), answer("sorry"), rules=[rule(r":\s*any\b", *WRITES_TS)]
+    ) as world:
+        session = world.animate("hello")
+        await session.result()
+        [verdict] = verdicts(session)
+        assert (verdict.call_id, verdict.path) == ("call_bad", "bad.ts")
+
+
+async def test_b9_a_successful_interrupt_is_no_error(autojump_clock: MockClock) -> None:
+    async with open_world(says("foo"), answer("fine"), rules=[rule("foo")]) as world:
+        ended = await world.animate("hello").result()
+        assert (ended.status, ended.failure, ended.reason) == (
+            SessionStatus.COMPLETED,
+            None,
+            None,
+        )
+
+
+async def test_b10_what_was_shown_of_a_cut_attempt_is_retracted_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(
+        says("all is well. ", TextDelta(0, "foo"), Hang()), answer("fine"), rules=[rule("foo")]
+    ) as world:
+        session = world.animate("hello")
+        await session.result()
+        retracted = [e.event for e in session.events if isinstance(e.event, Retracted)]
+        assert [event.attempt for event in retracted] == [1]
+
+
+async def test_b16_the_result_waits_for_the_whole_recovery(autojump_clock: MockClock) -> None:
+    async with open_world(
+        says("foo"), [Pause(30.0), *answer("late but fine")], rules=[rule("foo")]
+    ) as world:
+        began = trio.current_time()
+        assert (await world.animate("hello").result()).output == "late but fine"
+        assert trio.current_time() - began >= 30.0
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.01, 0.049])
+async def test_b18_a_stop_in_the_window_leaves_no_flag_that_hides_later_reminders(
+    wait_s: float, autojump_clock: MockClock
+) -> None:
+    scripts = [says("foo"), says("foo"), answer("fine")]
+    async with open_world(*scripts, rules=[rule("foo")]) as world:
+        first = world.animate("hello", conversation_id="con-1")
+        async for event in first.handle.events():
+            if isinstance(event.event, Retracted):
+                break
+        await trio.sleep(wait_s)
+        await first.interrupt()
+        await first.result()
+        second = world.animate("again", conversation_id="con-1")
+        await second.result()
+        assert [v.action for v in verdicts(second)] == [VerdictAction.INTERRUPT]
+        assert any(isinstance(e.event, ReminderInjected) for e in second.events)
+
+
+async def test_b20_a_rule_that_matched_in_a_cut_attempt_is_not_spent(
+    autojump_clock: MockClock,
+) -> None:
+    quiet = rule("well", name="quiet", interrupt_mode=InterruptMode.NEVER)
+    scripts = [says("well, ", TextDelta(0, "foo"), Hang()), answer("well again"), answer("ok")]
+    async with open_world(*scripts, rules=[rule("foo"), quiet]) as world:
+        session = world.animate("hello")
+        await session.result()
+        assert [(v.rule, v.action) for v in verdicts(session)] == [
+            ("quiet", VerdictAction.DEFER),
+            ("r", VerdictAction.INTERRUPT),
+            ("quiet", VerdictAction.DEFER),
+        ]
+
+
+async def test_r1_a_compaction_that_removes_the_reminder_arms_the_rule_again(
+    autojump_clock: MockClock,
+) -> None:
+    scripts = [says("foo"), answer("fine"), says("foo"), answer("fine again")]
+    async with open_world(*scripts, rules=[rule("foo")]) as world:
+        await world.animate("hello", conversation_id="con-1").result()
+        conversation = await load_conversation(world.store, "con-1")
+        kept = [item for item in conversation.items if not isinstance(item, ReminderItem)]
+        await commit_write(world.store, conversation, lambda c: replace_context(c, kept))
+        again = world.animate("more", conversation_id="con-1")
+        assert (await again.result()).attempts == 2
+
+
+async def test_r2_repeat_mode_and_gap_may_be_set_for_each_rule(autojump_clock: MockClock) -> None:
+    often = rule("foo", name="often", repeat_mode=RepeatMode.ALWAYS)
+    seldom = rule("bar", name="seldom")
+    scripts = [says("foo bar"), says("foo bar"), answer("fine")]
+    async with open_world(*scripts, rules=[often, seldom]) as world:
+        session = world.animate("hello")
+        await session.result()
+        injected = [e.event.rules for e in session.events if isinstance(e.event, ReminderInjected)]
+        assert injected == [("often", "seldom"), ("often",)]
+
+
+async def test_r6_one_noisy_rule_is_capped_and_the_others_still_interrupt(
+    autojump_clock: MockClock,
+) -> None:
+    noisy = rule("foo", name="noisy", repeat_mode=RepeatMode.ALWAYS, max_retries=1)
+    other = rule("bar", name="other")
+    scripts = [says("foo"), says("foo ", TextDelta(0, "bar"), Hang()), answer("foo at last")]
+    async with open_world(*scripts, rules=[noisy, other]) as world:
+        session = world.animate("hello")
+        ended = await session.result()
+        assert [(v.rule, v.action) for v in verdicts(session)] == [
+            ("noisy", VerdictAction.INTERRUPT),
+            ("noisy", VerdictAction.EXHAUSTED),
+            ("other", VerdictAction.INTERRUPT),
+            ("noisy", VerdictAction.EXHAUSTED),
+        ]
+        assert (ended.status, ended.output) == (SessionStatus.CAPPED, "foo at last")
+
+
+async def test_p1_a_cut_call_leaves_no_dangling_call_in_the_context(
+    autojump_clock: MockClock,
+) -> None:
+    """The world checks every request with a strict validator; this makes it meet one."""
+    call = Call("write", '{"path": "a.ts", "content": "let a: any; and more"}')
+    async with open_world(
+        answer("I will write it.", call), answer("ok"), rules=[rule(r":\s*any\b", *WRITES_TS)]
+    ) as world:
+        await world.animate("hello").result()
+        kinds = [type(item) for item in world.provider.requests[1].items]
+        assert ToolResultItem not in kinds
+        assert AssistantItem not in kinds
+
+
+async def test_shadow_mode_reports_and_does_nothing_else(autojump_clock: MockClock) -> None:
+    shadow = rule("foo", action=Action.OBSERVE)
+    async with open_world(answer("foo"), rules=[shadow]) as world:
+        session = world.animate("hello")
+        ended = await session.result()
+        assert [v.action for v in verdicts(session)] == [VerdictAction.OBSERVE]
+        assert (ended.status, ended.output, ended.attempts) == (SessionStatus.COMPLETED, "foo", 1)
