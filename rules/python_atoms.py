@@ -27,7 +27,15 @@ _COUNTED = re.compile(
 
 
 class NoTree(Exception):
-    """The pattern holds something that has no equivalent; the message names it."""
+    """The pattern holds something that has no equivalent.
+
+    `reason` names it; `warning` is for the author, where it may not mean what it seems to.
+    """
+
+    def __init__(self, reason: str, warning: str = "") -> None:
+        self.reason = reason
+        self.warning = warning
+        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +106,14 @@ def read_literal(cursor: Cursor, flags: Flags) -> Node:
 
 def read_class(cursor: Cursor, flags: Flags) -> Node:
     """`[...]`, if it has no brackets inside."""
+    start = cursor.at
     found = cursor.match(_CLASS)
     if found is None or _SET_OPERATION.search(found[0]):
-        raise NoTree("a class with nested brackets or set operations")
+        raise NoTree(
+            "a class with nested brackets or set operations",
+            f"at character {start}: brackets and `--`, `&&`, `||`, `~~` inside a class are"
+            " ordinary characters, unless the condition starts with `(?V1)`",
+        )
     return _asked(found[0], flags)
 
 

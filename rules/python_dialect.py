@@ -10,7 +10,6 @@ Texts are code points here, and classes are those of the installed `regex`.
 """
 
 import re
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +75,7 @@ def parse(pattern: str) -> ParsedPattern | Opaque:
     Raises DialectError for what `regex` refuses, and for counts that would cost it more
     memory than a condition is worth.
     """
-    compiled, remarks = _compile(pattern)
+    compiled = _compile(pattern)
     leading = _LEADING_FLAGS.match(pattern)
     assert leading is not None  # it may match nothing
     flags = Flags(**{FLAG_NAMES[each]: True for each in leading[0] if each in FLAG_NAMES})
@@ -87,7 +86,7 @@ def parse(pattern: str) -> ParsedPattern | Opaque:
             raise NoTree("groups that share a number")
         _require_same_meaning(tree)
     except NoTree as no_tree:
-        return Opaque(pattern, str(no_tree), remarks)
+        return Opaque(pattern, no_tree.reason, (no_tree.warning,) if no_tree.warning else ())
     return ParsedPattern(
         tree=tree,
         ignore_case=flags.ignore_case,
@@ -95,23 +94,21 @@ def parse(pattern: str) -> ParsedPattern | Opaque:
         dot_all=flags.dot_all,
         group_count=compiled.groups,
         group_names=tuple(sorted(compiled.groupindex.items(), key=lambda entry: entry[1])),
-        warnings=remarks,
     )
 
 
-def _compile(pattern: str) -> "tuple[regex.Pattern[str], tuple[str, ...]]":
+def _compile(pattern: str) -> "regex.Pattern[str]":
     if required_repetitions(pattern) > MAX_WIDTH:
         raise DialectError(0, f"more than {MAX_WIDTH} repetitions", "repeat less often")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            compiled = regex.compile(pattern, cache_pattern=False)
-        except regex.error as error:
-            details: Any = error  # the package's stubs do not know its attributes
-            raise DialectError(details.pos or 0, details.msg) from error
-        except (ValueError, RecursionError, OverflowError) as error:
-            raise DialectError(0, str(error)) from error
-    return compiled, tuple(str(each.message) for each in caught)
+    try:
+        return regex.compile(pattern, cache_pattern=False)
+    except regex.error as error:
+        details: Any = error  # the package's stubs do not know its attributes
+        raise DialectError(details.pos or 0, details.msg) from error
+    except RecursionError as error:
+        raise DialectError(0, "groups are nested too deeply", "flatten them") from error
+    except (ValueError, OverflowError) as error:
+        raise DialectError(0, str(error)) from error
 
 
 def _require_same_meaning(tree: Node) -> None:

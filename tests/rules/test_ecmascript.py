@@ -3,9 +3,10 @@
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import regex
 import yaml
 
 from midstream.messages.errors import MidstreamError
@@ -13,6 +14,7 @@ from midstream.rules.character_classes import LINE_TERMINATORS, WORD, case_closu
 from midstream.rules.code_units import code_point_offset, units
 from midstream.rules.dialect_error import DialectError
 from midstream.rules.ecmascript import MAX_NESTING, parse
+from midstream.rules.emit import to_regex
 from midstream.rules.syntax import (
     BackReference,
     Boundary,
@@ -125,7 +127,7 @@ def test_a_character_above_the_basic_plane_is_two_units():
 
 def test_case_is_ignored_as_javascript_does_without_the_u_flag():
     def variants(character: str) -> str:
-        closed = case_closure(((ord(character),) * 2,))
+        closed = case_closure(((ord(character), ord(character)),))
         return "".join(chr(unit) for unit in range(0x10000) if contains(closed, unit))
 
     assert variants("k") == "Kk"  # not the Kelvin sign
@@ -163,6 +165,7 @@ def test_case_is_ignored_as_javascript_does_without_the_u_flag():
         ("[a", 0, "add `]`"),
         ("[z-a]", 1, "swap"),
         ("a{3,2}", 1, "swap"),
+        ("x[😀-🚀]", 2, "alternatives"),
         ("(?<1>a)", 3, "starts with a letter"),
         (r"(?<n>a)\k", 7, r"\k<name>"),
         (r"(?<n>a)[\k]", 8, "write `k`"),
@@ -204,6 +207,8 @@ def test_nesting_beyond_the_limit_is_refused_and_nesting_at_the_limit_is_not():
         (r"(a)\g<1>", "(a)g<1>", r"write `\1`"),
         (r"\k<n>", "k<n>", "no group has a name"),
         (r"a\K", "aK", "lookbehind"),
+        ("[😀]", r"[\ud83d\ude00]", "two units"),
+        ("😀+", r"\ud83d\ude00+", "the second only"),
     ],
 )
 def test_what_means_something_else_here_parses_as_in_javascript_and_warns(
@@ -214,6 +219,13 @@ def test_what_means_something_else_here_parses_as_in_javascript_and_warns(
     assert len(parsed.warnings) == 1
     assert warning in parsed.warnings[0]
     assert parse(same_as).warnings == ()
+
+
+def test_numbers_of_any_length_are_read():
+    digits = "9" * 5000
+    assert parse(f"a{{0,{digits}}}").tree == Repeat(one("a"), 0, None)
+    assert parse(f"a{{{'0' * 5000}2}}").tree == Repeat(one("a"), 2, 2)
+    assert parse(f"\\{digits}").tree == text(digits)
 
 
 def test_ordinary_identity_escapes_do_not_warn():
@@ -238,21 +250,30 @@ def conditions_that_people_wrote() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for path in sorted((FIXTURES / "rules").rglob("*.md*")):
         block = re.match(r"---\n(.*?)\n---", path.read_bytes().decode(errors="replace"), re.DOTALL)
-        if block is None:
-            continue
-        try:
-            front: Any = yaml.safe_load(block[1])
-        except yaml.YAMLError:
-            line = re.search(r"^(?:condition|ttsr_trigger): (.+)$", block[1], re.MULTILINE)
-            front = {"condition": line[1]} if line else {}
-        value: Any = (front or {}).get("condition") or (front or {}).get("ttsr_trigger") or []
-        found += [(path.name, each) for each in ([value] if isinstance(value, str) else value)]
+        if block is not None:
+            found += [(path.name, condition) for condition in _conditions(block[1])]
     return found
 
 
+def _conditions(front_matter: str) -> list[str]:
+    try:
+        fields: Any = yaml.safe_load(front_matter)
+    except yaml.YAMLError:
+        line = re.search(r"^(?:condition|ttsr_trigger): (.+)$", front_matter, re.MULTILINE)
+        return [line[1]] if line else []
+    if not isinstance(fields, dict):
+        return []
+    by_key = cast(dict[str, Any], fields)
+    value: Any = by_key.get("condition") or by_key.get("ttsr_trigger") or []
+    return [value] if isinstance(value, str) else list(value)
+
+
 @pytest.mark.skipif(not FIXTURES.is_dir(), reason="the collected rule files are not here")
-def test_every_condition_of_the_collected_rule_files_parses():
+def test_every_condition_of_the_collected_rule_files_parses_and_translates():
     conditions = conditions_that_people_wrote()
     assert len(conditions) > 20
-    warned = {name for name, condition in conditions if parse(condition).warnings}
+    parsed = [(name, parse(condition)) for name, condition in conditions]
+    for _, each in parsed:
+        regex.compile(to_regex(each.tree))
+    warned = {name for name, each in parsed if each.warnings}
     assert warned == {"no-hardcoded-secrets.md"}  # it says [[:space:]]
