@@ -16,6 +16,7 @@ from midstream.messages.injection import InjectionRecord, last_turns
 from midstream.rules.buckets import BUILTIN_ORIGIN, can_watch, is_for_agent
 from midstream.rules.coverage import why_not_covered
 from midstream.rules.discovery import Discovery
+from midstream.rules.lint import lint_rule
 from midstream.rules.policy import PolicySettings, closed_because
 from midstream.rules.problem import Problem
 from midstream.rules.rule import Action, InterruptMode, Rule, Source
@@ -71,7 +72,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer. `sentences` are for people, in order; `problems` are those of the file."""
+    """The answer. `sentences` are for people, in order; `problems` are those that loading
+    and the linter found in its file."""
 
     rule: str
     standing: Standing
@@ -89,7 +91,7 @@ def explain(name: str, situation: Situation) -> Explanation:
     said = [*_origin(rule, found)]
     standing, reasons = _standing(rule, situation)
     said += reasons
-    problems = tuple(p for p in found.problems if rule.path and p.path == rule.path)
+    problems = (*(p for p in found.problems if rule.path and p.path == rule.path), *lint_rule(rule))
     return Explanation(rule=bare, standing=standing, sentences=tuple(said), problems=problems)
 
 

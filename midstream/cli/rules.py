@@ -161,7 +161,7 @@ def command_test(
 
 @rules_app.command("scan", epilog="Example: midstream rules scan src --rule no-any --fail")
 def command_scan(
-    directory: Annotated[Path, typer.Argument(help="Where to look.")] = Path(),
+    place: Annotated[Path, typer.Argument(help="A directory, or a file.")] = Path(),
     rules: RulePaths = None,
     rule: RuleNames = None,
     no_gitignore: Annotated[
@@ -180,7 +180,7 @@ def command_scan(
 
     def work(console: Console) -> int:
         options = ScanOptions(
-            directory=directory,
+            place=place,
             names=tuple(rule or ()),
             max_bytes=max_bytes,
             heeds_gitignore=not no_gitignore,

@@ -158,9 +158,8 @@ def _print_summary(
     summary = f"{counted(active, 'rule')}, {watched} of them watched for" if active else "no rules"
     if hidden:
         summary += f"; {hidden} more disabled or shadowed: --all"
-    problems = len(selection.found.problems)
-    if problems:
-        summary += f"; {counted(problems, 'problem')}: midstream rules check"
+    if selection.found.problems:
+        summary += "; some have problems: midstream rules check"
     print_line(Console(stderr=True) if not console.is_terminal else console, summary, "dim")
 
 

@@ -1,4 +1,4 @@
-"""`midstream rules scan`: the rules over the files of a directory."""
+"""`midstream rules scan`: the rules over the files of a directory, or one file."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class _Report:
 class ScanOptions:
     """The options of the command."""
 
-    directory: Path
+    place: Path
     names: tuple[str, ...]
     max_bytes: int
     heeds_gitignore: bool
@@ -50,13 +50,13 @@ def scan_files(selection: Selection, options: ScanOptions, console: Console) -> 
     """Run the command. Returns its exit code: 0 unless `fail` and something was found, or
     Ctrl-C ended it early; what was found by then is shown.
 
-    Raises `ConfigError` for a directory that is not there.
+    Raises `ConfigError` for a place that is not there.
     """
     errors = Console(stderr=True, highlight=False)
-    root = (selection.cwd / options.directory).resolve()
-    if not root.is_dir():
-        problem, mend = "is not a directory", "`midstream rules test FILE` tries one file"
-        raise ConfigError("midstream rules scan", str(options.directory), problem, mend)
+    root = (selection.cwd / options.place).resolve()
+    if not root.exists():
+        problem = "there is no such file or directory"
+        raise ConfigError("midstream rules scan", str(options.place), problem)
     base = selection.cwd if root.is_relative_to(selection.cwd) else root
     rule_set = RuleSet(selection.watched(options.names))
     files = SourceFiles(root, options.max_bytes, options.heeds_gitignore)

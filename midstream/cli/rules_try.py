@@ -148,6 +148,7 @@ def read_sample(options: TryOptions, cwd: Path) -> tuple[Sample, str]:
         sample = Sample(text, source)
     else:
         sample = Sample(text, source, tool or "edit", file)
+        why += "" if file else "; it has no path, -p gives it one"
     return sample, f"tried {origin} as {one_line(sample.place)}{why}"
 
 

@@ -1,18 +1,37 @@
 """`midstream rules why`: why a rule did not fire, or what it takes (spec/ttsr.md B26)."""
 
+from pathlib import Path
+
 import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from midstream.assembly import build_store
 from midstream.cli.rule_selection import Selection
 from midstream.cli.tables import one_line, print_line
 from midstream.config import Config
 from midstream.messages.errors import ConfigError
-from midstream.rules.explain import AskedOutput, Memory, Situation, Standing, explain
+from midstream.rules.explain import (
+    AskedOutput,
+    Explanation,
+    Memory,
+    Situation,
+    Standing,
+    explain,
+)
 from midstream.rules.policy import PolicySettings
 from midstream.stores.conversation_load import load_conversation
 
 _STYLES = {Standing.OPEN: "bold green", Standing.UNKNOWN: "bold red"}
+_TITLES = {
+    Standing.UNKNOWN: "no such rule",
+    Standing.DISABLED: "disabled",
+    Standing.OTHER_AGENT: "for another agent",
+    Standing.NOT_WATCHED: "not watched for",
+    Standing.OUT_OF_SCOPE: "out of scope",
+    Standing.SPENT: "spent",
+    Standing.OPEN: "nothing keeps it silent",
+}
 
 
 async def explain_rule(
@@ -43,13 +62,19 @@ async def explain_rule(
     if json:
         console.file.write(msgspec.json.encode(answer).decode() + "\n")
         return 0
-    style = _STYLES.get(answer.standing, "bold yellow")
-    print_line(console, f"{one_line(answer.rule)}: {answer.standing.replace('_', ' ')}", style)
-    for sentence in answer.sentences:
-        console.print(one_line(sentence), markup=False, soft_wrap=not console.is_terminal)
-    for problem in answer.problems:
-        console.print(one_line(str(problem)), style="yellow", markup=False, soft_wrap=True)
+    _print(console, answer, selection.cwd)
     return 0
+
+
+def _print(console: Console, answer: Explanation, cwd: Path) -> None:
+    """In a terminal sentences are wrapped; in a pipe each is one line."""
+    style = _STYLES.get(answer.standing, "bold yellow")
+    print_line(console, f"{one_line(answer.rule)}: {_TITLES[answer.standing]}", style)
+    lines = [*answer.sentences, *map(str, answer.problems)]
+    styles = [""] * len(answer.sentences) + ["yellow"] * len(answer.problems)
+    for line, line_style in zip(lines, styles, strict=True):
+        shown = Text(one_line(line.replace(f"{cwd}/", "")), line_style)
+        console.print(shown, soft_wrap=not console.is_terminal)
 
 
 async def _remember(selection: Selection, conversation_id: str | None) -> Memory | None:

@@ -23,8 +23,8 @@ _GIT_DEADLINE_S = 60.0
 
 @dataclass(slots=True)
 class SourceFiles:
-    """The files below `root`. `skipped` counts, by reason, those that were not read;
-    `note` says why git could not be asked, if it should have been."""
+    """The files below `root`, or `root` itself. `skipped` counts, by reason, those that
+    were not read; `note` says why git could not be asked, if it should have been."""
 
     root: Path
     max_bytes: int = MAX_BYTES
@@ -34,6 +34,8 @@ class SourceFiles:
 
     def find(self) -> list[Path]:
         """All candidates, sorted."""
+        if not self.root.is_dir():
+            return [self.root]
         listed = self._listed_by_git() if self.heeds_gitignore else None
         return sorted(_walk(self.root) if listed is None else listed)
 

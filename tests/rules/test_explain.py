@@ -254,6 +254,10 @@ def test_the_problems_of_its_file_come_with_the_answer():
     mine = Problem("/p/no-any.md", 3, Severity.WARNING, "condition `a(` is ignored")
     other = Problem("/p/other.md", 3, Severity.WARNING, "x")
 
-    answer = ask(found=Discovery(rules=(made(),), problems=(other, mine)))
+    rule = made(conditions=("a^b",), condition_lines=(2,))
+    answer = ask(found=Discovery(rules=(rule,), problems=(other, mine)))
 
-    assert answer.problems == (mine,)
+    assert answer.problems[0] == mine
+    assert [str(problem) for problem in answer.problems[1:]] == [
+        "/p/no-any.md:2: warning: condition `a^b` cannot match any text"
+    ]
