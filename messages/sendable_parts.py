@@ -62,6 +62,7 @@ def sendable_parts(
     kept = [mended for part in parts if (mended := _mended(part)) is not None]
     if wrote != to:
         return tuple(kept) if any(_is_neutral(part) for part in kept) else ()
+    kept = [part for part in kept if not isinstance(part, OpaquePart) or part.provider == to]
     if to == "anthropic":
         kept = _anthropic(kept, (*kept, *run), paused=paused)
     elif to == "openai_responses":
@@ -83,6 +84,8 @@ def _mended(part: AnyPart) -> AnyPart | None:
                 return None
             return msgspec.structs.replace(part, arguments=sound)
         case ThinkingPart(text=text, signature=signature):
+            if text != (sound := well_formed(text)):
+                return ThinkingPart(sound)  # no longer what was signed
             return part if text or signature else None
         case OpaquePart():
             return part

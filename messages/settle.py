@@ -208,9 +208,10 @@ def _sound_message(
         # A message that pauses is the last thing said; one that was cut has been settled.
         paused=position + len(after) == len(items) - 1,
     )
-    if parts == item.parts:
-        return item
-    return msgspec.structs.replace(item, parts=parts, settled=True) if parts else None
+    if not parts:
+        return None
+    same = parts == item.parts
+    return item if same else msgspec.structs.replace(item, parts=parts, settled=True)
 
 
 def _run(items: Iterable[AnyItem], provider: str) -> list[AssistantItem]:

@@ -58,7 +58,7 @@ def anthropic_body(request: ModelRequest) -> dict[str, Any]:
 
 
 def _messages(request: ModelRequest) -> list[dict[str, Any]]:
-    ids = CallIds(unique=True)
+    ids = CallIds(strict=True)
     messages: list[dict[str, Any]] = []
     for item in ready_items(request, FORMAT):
         if isinstance(item, AssistantItem):

@@ -104,12 +104,17 @@ def classify_error(body: object, status: int | None = None) -> ProviderFailure:
     message = _message_of(error) or f"HTTP {effective}"
     return ProviderFailure(
         kind=kind,
-        message=_KEYS.sub("***", message)[:MESSAGE_LIMIT_CHARS],
+        message=without_keys(message)[:MESSAGE_LIMIT_CHARS],
         status=effective,
         code=code or (names[0] if names else None),
         retry_after_s=_wait_in_body(error, message) if kind in _WAITING else None,
         request_id=_text(_mapping(body).get("request_id")),
     )
+
+
+def without_keys(text: str) -> str:
+    """The text without what looks like a key in it; some servers and programs echo theirs."""
+    return _KEYS.sub("***", text)
 
 
 def decode_lax(body: bytes) -> object:

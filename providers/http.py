@@ -234,7 +234,8 @@ class _Exchange:
 
 def _body_of(response: httpx2.Response) -> AsyncGenerator[bytes]:
     """The bytes as they are read; decoded only if the server compressed them unasked."""
-    if response.headers.get("content-encoding", "identity") == "identity":
+    plain = response.headers.get("content-encoding", "identity") == "identity"
+    if plain and not response.is_stream_consumed:  # as it is if a transport gave it whole
         return response.aiter_raw()
     return response.aiter_bytes()
 

@@ -59,7 +59,7 @@ def openai_chat_body(
 
 
 def _messages(request: ModelRequest) -> list[dict[str, Any]]:
-    ids = CallIds(unique=False)
+    ids = CallIds(strict=False)
     messages: list[dict[str, Any]] = []
     if system := system_text(request):
         messages.append({"role": "system", "content": system})

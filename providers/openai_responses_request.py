@@ -55,7 +55,7 @@ def openai_responses_body(request: ModelRequest) -> dict[str, Any]:
 
 
 def _input(request: ModelRequest) -> list[Any]:
-    ids = CallIds(unique=False)
+    ids = CallIds(strict=False)
     kinds: dict[str, str] = {}
     items: list[Any] = []
     for item in ready_items(request, FORMAT):

@@ -137,7 +137,7 @@ def decode_known(
         return decode_event(decoder, event.data, writer)
     except StreamFormatError:
         try:
-            event_type = _NAMES.decode(event.data).type
+            event_type = _NAMES.decode(event.data).type or event.name
         except (msgspec.DecodeError, UnicodeDecodeError):
             event_type = event.name
         if event_type == "error":

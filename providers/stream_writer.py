@@ -141,6 +141,12 @@ class StreamWriter:
         if self._end(block):
             self._out.append(OpaqueBlock(block.index, kind, self._whole(data)))
 
+    def take_place(self, block: Block, kind: str, data: str) -> None:
+        """An opaque block stands from now on where this one stood, complete or not: a call
+        that the provider runs itself, or text that it has taken back."""
+        self._end(block)
+        self._out.append(OpaqueBlock(block.index, kind, self._whole(data)))
+
     def use(self, usage: Usage) -> None:
         """New figures; those that `usage` leaves out stay as they were reported before."""
         merged = Usage(

@@ -63,20 +63,22 @@ class CallIds:
 
     A provider gets its own ids back. Those of another are brought into the form that all
     accept: letters, digits, `_` and `-`, at most 40 (the narrowest limit, that of Chat
-    Completions). With `unique`, an id that was used before in the request gets a suffix:
-    some servers begin anew with `call_0` in each answer.
+    Completions). An id whose call still waits for its result gets a suffix. `strict` is for
+    Anthropic, which accepts that form alone, and no id twice in a conversation: gateways that
+    speak like it invent other ones, or begin anew with `call_0` in each answer.
     """
 
-    def __init__(self, *, unique: bool) -> None:
-        self._unique = unique
+    def __init__(self, *, strict: bool) -> None:
+        self._strict = strict
         self._used: set[str] = set()
         self._waiting: dict[str, list[str]] = {}
 
     def of_call(self, call_id: str, *, own: bool) -> str:
         wire_id = call_id
-        if not own or not call_id:
+        if not own or not call_id or (self._strict and _FOREIGN.search(call_id)):
             wire_id = _FOREIGN.sub("_", call_id)[:_FOREIGN_ID_LIMIT_CHARS] or "call"
-        if self._unique or not own:
+        waiting = any(wire_id in ids for ids in self._waiting.values())
+        if self._strict or waiting or not own:
             wire_id = self._unused(wire_id)
         self._used.add(wire_id)
         self._waiting.setdefault(call_id, []).append(wire_id)
