@@ -10,7 +10,7 @@ a JavaScript engine can therefore differ on the few letters added since.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from midstream.rules.syntax import Ranges
 
@@ -101,6 +101,7 @@ def case_variants() -> dict[int, tuple[int, ...]]:
 
 
 @cache
+@lru_cache(maxsize=4096)
 def case_closure(ranges: Ranges) -> Ranges:
     """`ranges` and every unit that equals one of them when case is ignored."""
     added = [

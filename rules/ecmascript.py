@@ -8,7 +8,8 @@ of a text, and that what JavaScript refuses is refused with a position and, wher
 dialect was evidently meant, with a mend.
 
 This file has the structure of the grammar, `ecmascript_scanner.py` the place in the text,
-`ecmascript_atoms.py` escapes, classes and counts, `ecmascript_hints.py` the sentences for authors.
+`ecmascript_atoms.py` escapes, classes and counts, `ecmascript_hints.py` what is said to
+authors.
 """
 
 import re
@@ -260,7 +261,7 @@ class _Parser:
         if not starts_quantifier(scanner):
             return item
         if isinstance(item, Chars):
-            scanner.warn(astral_quantifier_warning(scanner.text[: scanner.at]))
+            scanner.warn(astral_quantifier_warning(scanner.text[scanner.at - 2 : scanner.at]))
         least, most = read_counts(scanner)
         greedy = not scanner.take("?")
         if most == 0:

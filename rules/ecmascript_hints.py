@@ -117,10 +117,10 @@ def astral_class_warning(source: str) -> str:
 
 
 def astral_quantifier_warning(before: str) -> str:
-    """What to know about a quantifier, if it follows a character above U+FFFF."""
-    if not _PAIR.fullmatch(before[-2:]):
+    """What to know about a quantifier, if the two units `before` it are one character."""
+    if not _PAIR.fullmatch(before):
         return ""
-    character = _whole(before[-2:])
+    character = _whole(before)
     return (
         f"`{character}` is two units, and the quantifier repeats the second only;"
         f" write `(?:{character})`"

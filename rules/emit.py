@@ -45,13 +45,13 @@ from midstream.rules.syntax import (
     TextStart,
 )
 
-__all__ = ["MAX_NODES", "MAX_WIDTH", "code_point_offset", "to_regex", "units"]
+__all__ = ["MAX_COPIED_NODES", "MAX_WIDTH", "code_point_offset", "to_regex", "units"]
 
 MAX_WIDTH = 20_000
 """The longest text that a condition may require; `regex` needs memory in proportion."""
 
-MAX_NODES = 5_000
-"""How large a pattern may become; taking empty iterations out makes copies of its parts."""
+MAX_COPIED_NODES = 5_000
+"""By how much a tree may grow; taking empty iterations out makes copies of its parts."""
 
 
 def to_regex(tree: Node) -> str:
@@ -65,11 +65,12 @@ def to_regex(tree: Node) -> str:
         raise UntranslatableError(
             f"a match needs more than {MAX_WIDTH} characters", "repeat less often"
         )
+    limit = sum(1 for _ in walk(tree)) + MAX_COPIED_NODES
     tree = without_empty_iterations(tree)
-    if any(count >= MAX_NODES for count, _ in enumerate(walk(tree))):
+    if any(count > limit for count, _ in enumerate(walk(tree), 1)):
         raise UntranslatableError(
-            f"the condition has more than {MAX_NODES} parts for `regex`",
-            "split it, and make every repeated part match at least one character",
+            "quantifiers over parts that can be empty make the condition too large for `regex`",
+            "make every repeated part match at least one character",
         )
     # A group that only captured in empty iterations is gone now, and so are its references.
     tree = without_dead_references(tree)
