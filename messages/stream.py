@@ -105,7 +105,8 @@ class OpaqueBlock(StreamMessage, frozen=True, tag="opaque_block"):
     """A finished block that only its provider understands: redacted thinking, server tools
     and their results, compaction, reasoning items. Sent back as it came or not at all.
 
-    `data` is the text of the provider's own JSON.
+    `data` is the text of the provider's own JSON. One that has the index of an earlier block
+    takes its place: of a call that the provider runs itself, of text that it has taken back.
     """
 
     index: int
