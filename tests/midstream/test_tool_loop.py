@@ -563,11 +563,15 @@ async def test_nothing_is_asked_of_the_model_after_an_interrupt_in_the_calls(
     assert len(loop.provider.requests) == 1
 
 
-async def test_a_runtime_that_ends_leaves_a_valid_conversation(autojump_clock: MockClock) -> None:
-    async with open_loop(calls("quick", "slow")) as loop:
+async def test_a_runtime_that_ends_leaves_a_valid_conversation_and_asks_nothing_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_loop(calls("quick", "slow"), answer("never")) as loop:
         handle = loop.animate([quick, slow])
         await trio.sleep(2)
     assert handle.ended
+    assert handle.ended.status is SessionStatus.CANCELLED
+    assert len(loop.provider.requests) == 1
     contents = [result.content for result in await loop.results()]
     assert contents == ["quick result", OUTCOME_UNKNOWN]
 
