@@ -18,7 +18,8 @@ from midstream.cli.rule_selection import select_rules
 from midstream.cli.rules_check import check_rules
 from midstream.cli.rules_list import list_rules
 from midstream.cli.rules_scan import INTERRUPTED_EXIT_CODE, ScanOptions, scan_files
-from midstream.cli.rules_try import TryOptions, try_rules
+from midstream.cli.rules_snippet import TryOptions
+from midstream.cli.rules_try import try_rules
 from midstream.cli.rules_why import explain_rule
 from midstream.cli.source_files import MAX_BYTES
 from midstream.messages.errors import MidstreamError

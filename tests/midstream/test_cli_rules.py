@@ -304,6 +304,17 @@ def test_test_of_other_text_is_prose_and_says_so(run: Run):
     assert (hit["rule"], hit["offsetChars"], hit["certainAfterChars"]) == ("hello", 4, 9)
 
 
+def test_test_reports_a_condition_that_takes_too_long(run: Run):
+    rule("condition: '^(a|aa)+\\1c$'", "slow")
+
+    result = run("test", "a" * 60 + "bc", "--rule", "slow")
+
+    assert result.exit_code == 1
+    assert "slow: it took longer than its time budget: ^(a|aa)+\\1c$" in result.stdout
+    slow, missed = json_lines(run("test", "a" * 60 + "bc", "--rule", "slow", "--json"))
+    assert (slow["suspended"], missed["hit"]) == ("^(a|aa)+\\1c$", False)
+
+
 def test_test_counts_the_agent(run: Run):
     rule("condition: foo\nagents: reviewer", "for-reviewer")
 
