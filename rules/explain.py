@@ -192,7 +192,7 @@ def _repeats(rule: Rule, situation: Situation) -> tuple[bool, list[str]]:
     last = max(records, key=lambda record: (record.turn, record.position))
     said = [
         f"In {where} it was last reminded of at turn {last.turn}, attempt {last.attempt} of "
-        f"session {last.session_id}; the reminder is item {last.position}."
+        f"session {last.session_id}; the reminder is at position {last.position}."
     ]
     closed = closed_because(rule, last_turns(records), situation.policy, memory.turn + 1)
     if closed is None:

@@ -511,7 +511,7 @@ def test_why_says_that_a_rule_is_spent_since_when_and_where(run: Run):
     assert origin == "`no-any` comes from midstream (.midstream/rules/no-any.md)."
     assert past == (
         "In conversation con-1 (4 turns so far) it was last reminded of at turn 1, attempt 1 of "
-        "session ses-1; the reminder is item 1."
+        "session ses-1; the reminder is at position 1."
     )
     assert spent == "It is spent: reminded at turn 1, and repeats once only."
 

@@ -193,7 +193,7 @@ def test_a_spent_rule_says_since_when_and_where_its_reminder_is():
     assert answer.standing is Standing.SPENT
     assert (
         "In conversation con-1 (9 turns so far) it was last reminded of at turn 3, attempt 2 of "
-        "session ses-1; the reminder is item 7." in text(answer)
+        "session ses-1; the reminder is at position 7." in text(answer)
     )
     assert "It is spent: reminded at turn 3, and repeats once only." in text(answer)
 
