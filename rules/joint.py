@@ -136,10 +136,10 @@ class Cursor:
         """
         changed = False
         for number, before in enumerate(self._places):
+            before.group.stepped += len(text)
             joint = before
             for character in text:
                 joint = joint[character]
-            joint.group.stepped += len(text)
             self._places[number] = joint
             changed = changed or joint.standing != before.standing
         self._divide()
@@ -153,13 +153,13 @@ class Cursor:
         """
         changed = False
         for number, before in enumerate(self._places):
+            before.group.stepped += len(text)
             joint = before
             for at, character in enumerate(text, offset):
                 following = joint[character]
                 if following.busy is not joint.busy:
                     self._note(joint.busy, following.busy, at)
                 joint = following
-            joint.group.stepped += len(text)
             self._places[number] = joint
             changed = changed or joint.standing != before.standing
         self._divide()

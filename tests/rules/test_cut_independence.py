@@ -5,13 +5,14 @@ import os
 from random import Random
 
 import pytest
-from random_patterns import random_condition, random_cuts, random_text
 
 from midstream.rules.condition import Condition
 from midstream.rules.passage import PassageKey
 from midstream.rules.passage_watch import Limits, PassageWatch
 from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.rules.rule_set import RuleSet
+
+from .random_patterns import random_condition, random_cuts, random_text
 
 CONDITIONS = int(os.environ.get("MIDSTREAM_CUT_CONDITIONS", "1200"))
 """Conditions tried, each with ten texts and their cuts. Set the variable for more."""

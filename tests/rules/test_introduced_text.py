@@ -16,7 +16,8 @@ from midstream.rules.passage import (
 )
 from midstream.rules.rule import Source
 from midstream.rules.tool_arguments import ToolArguments
-from tests.rules.argument_calls import CWD, PATCH, PATCH_FILES, Seen, at_any_cut, call, texts
+
+from .argument_calls import CWD, PATCH, PATCH_FILES, Seen, at_any_cut, call, texts
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from midstream.rules.passage import (
 )
 from midstream.rules.passage_book import PATHS_LIMIT
 from midstream.rules.tool_arguments import ToolArguments
-from tests.rules.argument_calls import CWD, PATCH, PATCH_FILES, at_any_cut, call, texts
+
+from .argument_calls import CWD, PATCH, PATCH_FILES, at_any_cut, call, texts
 
 FIXTURES = Path(
     os.environ.get("MIDSTREAM_FIXTURES", Path(__file__).parents[3] / "shared" / "fixtures")

@@ -8,7 +8,8 @@ from midstream.messages.errors import ConfigError
 from midstream.rules.tool_arguments import BUILT_IN_TABLE
 from midstream.rules.tool_names import TOOL_KINDS
 from midstream.rules.tool_shapes import ToolTable, read_tool_shapes
-from tests.rules.argument_calls import CWD, at_any_cut
+
+from .argument_calls import CWD, at_any_cut
 
 
 def table(*entries: dict[str, Any]) -> ToolTable:
