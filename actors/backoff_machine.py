@@ -11,6 +11,7 @@ back. `DispatchView` shows the pause to those who cannot wait.
 import logging
 
 import msgspec
+import trio
 
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
@@ -24,14 +25,17 @@ from midstream.messages.dispatch import (
     Booted,
     DispatchAsked,
     DispatchStatus,
+    NeutralEnd,
     Paused,
     Refused,
     Resumed,
     Warned,
     decide,
+    end_of,
 )
 from midstream.messages.errors import MidstreamError, StoreError, VersionConflict
 from midstream.messages.reply import Reply
+from midstream.stores.session_list import records_of
 from midstream.stores.state import KeptStatus, load_status
 from midstream.stores.store import Store, encode
 
@@ -39,6 +43,9 @@ _log = logging.getLogger("midstream.backoff")
 
 KEEP_DEADLINE_S = 15.0
 """Seconds that writing the status may take."""
+
+UNRECORDED_PROBE_S = 60.0
+"""Seconds in which a session that was let in has to come on record."""
 
 UNKEPT_LIMIT = 1_000
 """Events that are remembered while the store is down; the oldest are dropped."""
@@ -67,7 +74,7 @@ class ReadStatus(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refresh(msgspec.Struct, frozen=True, tag=True):
-    """Look whether another host has changed the status."""
+    """Look whether another host has changed the status, and whether those that probe live."""
 
 
 BackoffMessage = Hear | AskDispatch | ReadStatus | Refresh
@@ -103,6 +110,8 @@ class BackoffMachine(Actor[BackoffMessage]):
         self._problem: str | None = None
         self._unkept: list[tuple[AnyDispatchEvent, int]] = []
         """What was decided without the store, each with its time in milliseconds."""
+        self._unrecorded: dict[str, float] = {}
+        """Probes that have no record, and since when they are seen so."""
 
     async def started(self) -> None:
         await self._reload()
@@ -122,6 +131,7 @@ class BackoffMachine(Actor[BackoffMessage]):
                 reply.send(self._view.status)
             case Refresh():
                 await self._reload()
+                await self._release_lost_probes()
 
     async def _hear(self, event: AnyDispatchEvent) -> None:
         if isinstance(event, Booted):
@@ -188,6 +198,27 @@ class BackoffMachine(Actor[BackoffMessage]):
                 await self._keep(status)
         except MidstreamError as error:
             _log.debug("the dispatch status is still not kept: %s", error)
+
+    async def _release_lost_probes(self) -> None:
+        """A probe whose host died must not keep the others waiting for ever: it counts as
+        ended when its record says so, or when it has none for too long."""
+        probes = self._view.status.probes
+        if not probes:
+            return
+        try:
+            records = await records_of(self._store, probes)
+        except StoreError:
+            return  # the reload has complained already
+        now = trio.current_time()
+        self._unrecorded = {
+            probe: self._unrecorded.get(probe, now) for probe in probes if probe not in records
+        }
+        for probe in probes:
+            record = records.get(probe)
+            if record is not None and record.is_terminal:
+                await self._decide(end_of(record))
+            elif now - self._unrecorded.get(probe, now) > UNRECORDED_PROBE_S:
+                await self._decide(NeutralEnd(session_id=probe))
 
     def _complain(self, problem: str | None) -> None:
         """Say once what is wrong with the status; it pauses nobody (spec/animator.md 14.19)."""

@@ -82,7 +82,8 @@ def write_envelope(directory: Path, envelope: AnyEnvelope) -> None:
 
 def _file_name(name: str) -> str:
     """Ids from outside may hold anything; a name of a file may not."""
-    return quote(name, safe="")
+    quoted = quote(name, safe="")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
 def _names(directory: Path) -> list[str]:
