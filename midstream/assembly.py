@@ -8,8 +8,11 @@ from pathlib import Path
 
 import trio
 
+from midstream.actors.clock import SystemClock
 from midstream.config import Config, ProviderConfig, StoreConfig
 from midstream.messages.errors import ConfigError
+from midstream.providers.claude_code import ClaudeCodeProvider
+from midstream.providers.claude_code_request import DEFAULT_COMMAND
 from midstream.providers.provider import Provider
 from midstream.providers.replay import ReplayProvider
 from midstream.rules.buckets import Buckets, sort_rules
@@ -39,9 +42,11 @@ def build_provider(config: ProviderConfig, cwd: Path) -> Provider:
     """The provider that the configuration names. Raises `ConfigError`."""
     if config.name == "replay":
         return _replay(config, cwd)
+    if config.name == "claude_code":
+        return _claude_code(config, cwd)
     place = _HTTP_PROVIDERS.get(config.name)
     if place is None:
-        known = ", ".join((*_HTTP_PROVIDERS, "replay"))
+        known = ", ".join((*_HTTP_PROVIDERS, "claude_code", "replay"))
         raise ConfigError("configuration", "provider.name", f"unknown: {config.name}", known)
     key = None
     if config.api_key_env is not None:
@@ -69,6 +74,15 @@ def _http_provider(module: str, name: str) -> Callable[..., Provider]:
         problem = f"{module} needs {error.name}, which is not installed"
         mend = "install it with: pip install 'midstream[gateway]'"
         raise ConfigError("configuration", "provider.name", problem, mend) from None
+
+
+def _claude_code(config: ProviderConfig, cwd: Path) -> Provider:
+    clock = SystemClock()
+    return ClaudeCodeProvider(
+        command=config.command or DEFAULT_COMMAND,
+        cwd=cwd,
+        wall_clock=lambda: clock.now_ms() / 1000,
+    )
 
 
 def _replay(config: ProviderConfig, cwd: Path) -> Provider:

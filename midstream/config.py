@@ -30,7 +30,8 @@ class ProviderConfig(Section, frozen=True, kw_only=True):
     """`[provider]`: where streams come from."""
 
     name: str = "anthropic"
-    """`anthropic`, `openai` (Chat Completions), `openai_responses` or `replay`."""
+    """`anthropic`, `openai` (Chat Completions), `openai_responses`, `claude_code` (the program,
+    installed on this machine) or `replay`."""
     model: str = ""
     """Empty for the provider's default."""
     base_url: str | None = None
@@ -41,8 +42,11 @@ class ProviderConfig(Section, frozen=True, kw_only=True):
     """For `replay`: the recorded stream."""
     pace_s: float | None = None
     """For `replay`: seconds between events; None for the file's own pace."""
+    command: tuple[str | tuple[str, ...], ...] = ()
+    """For `claude_code`: its command line, if not the usual one; `{model}`, `{resume}` and
+    `{system_file}` are replaced, and what names one that is missing is left out."""
     options: dict[str, Any] = {}
-    """Passed into every request body as they are."""
+    """Passed into every request body as they are; for `claude_code`, as flags."""
 
 
 class StoreConfig(Section, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import trio
@@ -34,6 +35,7 @@ from midstream.providers.claude_code_format import ClaudeCodeDecoder
 from midstream.providers.claude_code_parts import FORMAT
 from midstream.providers.claude_code_request import DEFAULT_COMMAND, Launch, Template, launch
 from midstream.providers.ndjson import NdjsonReader
+from midstream.providers.process_group import LocalProcesses
 from midstream.providers.provider import StreamBatches, refused
 
 START_S = 120.0
@@ -117,6 +119,10 @@ class ClaudeCodeProvider:
                     await stack.aclose()
                     run = await self._start(plans[1], self._cwd / request.cwd, stack)
                 yield run
+
+    async def cancel(self, handle: Mapping[str, Any]) -> None:
+        """Stop a run of another process, as `CancelsByHandle` says."""
+        await LocalProcesses().cancel(handle)
 
     async def aclose(self) -> None:
         """Nothing is kept between streams."""

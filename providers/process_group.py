@@ -55,6 +55,21 @@ class CancelHandle(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         return {"kind": self.kind, **msgspec.to_builtins(self)}
 
 
+class LocalProcesses:
+    """Stops sessions of this machine by their handles: a `CancelsByHandle` for any program."""
+
+    name = HANDLE_KIND
+
+    def __init__(self, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
+
+    async def cancel(self, handle: Mapping[str, Any]) -> None:
+        """Stop the process group, as `kill_group` does."""
+        known = read_handle(handle)
+        if known is not None:
+            await kill_group(known, self._grace_s)
+
+
 class GroupEnd(StrEnum):
     """What became of a group that was to be stopped."""
 

@@ -49,7 +49,9 @@ def run(
     prompt: Annotated[str, typer.Argument(help="What to ask the model.")] = "",
     provider: Annotated[
         str | None,
-        typer.Option(help="anthropic, openai, openai_responses; by default as configured."),
+        typer.Option(
+            help="anthropic, openai, openai_responses, claude_code; by default as configured."
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model to ask.")] = None,
     base_url: Annotated[str | None, typer.Option(help="Where the provider listens.")] = None,
