@@ -117,6 +117,13 @@ class Retracted(Event, frozen=True, tag="retracted"):
     reason: str
 
 
+class AttemptDiscarded(Event, frozen=True, tag="attempt.discarded"):
+    """A retracted attempt has settled; this is what it has cost for nothing."""
+
+    attempt: int
+    usage: Usage
+
+
 class ReminderInjected(Event, frozen=True, tag="reminder.injected"):
     """The model will be told, in the next attempt, about the rules that it broke."""
 
@@ -163,6 +170,8 @@ class ContinuationDecided(Event, frozen=True, tag="continuation.decided"):
 
     attempt: int
     record: ComparisonRecord
+    text: str | None = None
+    """What the model is told in the user's name; None if it is not continued."""
 
 
 class WorkBlocked(Event, frozen=True, tag="work.blocked"):
@@ -170,12 +179,6 @@ class WorkBlocked(Event, frozen=True, tag="work.blocked"):
 
     attempt: int
     report: BlockedReport
-
-
-class UsageChanged(Event, frozen=True, tag="usage"):
-    """What this session has consumed so far, all attempts together."""
-
-    usage: Usage
 
 
 class SessionEnded(Event, frozen=True, tag="session.ended"):
@@ -211,7 +214,7 @@ AnyEvent = (
     | AttemptLost
     | ContinuationDecided
     | WorkBlocked
-    | UsageChanged
+    | AttemptDiscarded
     | SessionEnded
 )
 

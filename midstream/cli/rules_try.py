@@ -16,12 +16,18 @@ from midstream.cli.tables import counted, one_line, print_line, short_path
 from midstream.messages.errors import ConfigError
 from midstream.rules.example_check import ExampleResult, TrialSettings, check_examples
 from midstream.rules.rule import Rule
+from midstream.rules.tool_shapes import ToolTable
 
 
 def try_rules(selection: Selection, options: TryOptions, console: Console) -> int:
     """Run the command. Returns its exit code: 1 where an example fails, where rules that
     were named do not match, or where a verdict depends on how the text is cut."""
-    settings = TrialSettings(cuts=options.cuts, seed=options.seed, cwd=str(selection.cwd))
+    settings = TrialSettings(
+        cuts=options.cuts,
+        seed=options.seed,
+        cwd=str(selection.cwd),
+        table=ToolTable(selection.config.rules.tools),
+    )
     if options.snippet is None:
         for option, value in (
             ("--source", options.source),
