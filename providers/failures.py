@@ -121,7 +121,7 @@ def decode_lax(body: bytes) -> object:
     """The JSON of an error body, or its text when it is none."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body.decode("utf-8", "replace")
 
 

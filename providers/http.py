@@ -18,6 +18,7 @@ from midstream.messages.stream import AnyStreamMessage, StreamFailed
 from midstream.providers.failures import classify_response
 from midstream.providers.http_connections import CLOSE_S, Lane, Lanes
 from midstream.providers.provider import StreamBatches
+from midstream.providers.recording import Tap
 from midstream.providers.stream_parser import StreamDecoder, StreamParser
 
 LINGER_S = 2.0
@@ -27,8 +28,6 @@ DRAIN_S = 0.1
 connection for the next one."""
 ERROR_BODY_LIMIT_BYTES = 64 * 1024
 ERROR_BODY_S = 10.0
-
-Tap = Callable[[float, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ class _Exchange:
     async def _read_refusal(self) -> bytes:
         assert self._body is not None
         body = b""
-        with trio.move_on_after(ERROR_BODY_S):
+        with trio.move_on_after(ERROR_BODY_S), suppress(httpx2.HTTPError):
             async for data in self._body:
                 body += data
                 if len(body) > ERROR_BODY_LIMIT_BYTES:

@@ -17,9 +17,10 @@ import msgspec
 from midstream.messages.conversation import ModelRequest
 from midstream.messages.errors import ConfigError
 from midstream.messages.failure import FailureKind, ProviderFailure
-from midstream.providers.http import HttpUpstream, Tap, Timeouts
+from midstream.providers.http import HttpUpstream, Timeouts
 from midstream.providers.http_connections import Lanes, TransportFactory
 from midstream.providers.provider import StreamBatches, refused
+from midstream.providers.recording import Tap
 from midstream.providers.stream_parser import StreamDecoder
 
 

@@ -22,6 +22,16 @@ import msgspec
 from midstream.messages.stream import StopReason
 from midstream.messages.usage import Usage
 from midstream.providers.failures import classify_error, decode_lax
+from midstream.providers.openai_chat_wire import (
+    CHUNKS,
+    CallPiece,
+    Choice,
+    Chunk,
+    Delta,
+    Function,
+    TokenDetails,
+    WireUsage,
+)
 from midstream.providers.sse import SseEvent
 from midstream.providers.stream_parser import decode_event
 from midstream.providers.stream_writer import Block, StreamWriter
@@ -39,60 +49,6 @@ STOP_REASONS = {
     "refusal": StopReason.REFUSAL,
 }
 _FAILED_REASONS = ("error", "network_error", "insufficient_system_resource")
-
-
-class _TokenDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _TokenDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-
-
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-
-
-class _Call(msgspec.Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-    extra_content: Any = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | list[dict[str, Any]] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    reasoning_details: list[dict[str, Any]] | None = None
-    refusal: str | None = None
-    tool_calls: list[_Call] | None = None
-    function_call: _Function | None = None
-
-
-class _Choice(msgspec.Struct):
-    index: int | None = 0
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-    text: str | None = None
-    usage: _Usage | None = None
-
-
-class _Chunk(msgspec.Struct):
-    id: str | None = None
-    model: str | None = None
-    object: str | None = None
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
-_CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 class _WireCall:
@@ -129,13 +85,13 @@ class OpenAIChatStreamDecoder:
         elif event.name == "error":
             self.writer.fail(classify_error(decode_lax(event.data)))
         elif event.data:
-            self._chunk(decode_event(_CHUNKS, event.data, self.writer), event.data)
+            self._chunk(decode_event(CHUNKS, event.data, self.writer), event.data)
 
     def end(self) -> None:
         if self._reason is not None:
             self._finish()
 
-    def _chunk(self, chunk: _Chunk, data: bytes) -> None:
+    def _chunk(self, chunk: Chunk, data: bytes) -> None:
         if chunk.error or chunk.object == "error":
             self._use(chunk.usage)
             self.writer.fail(classify_error(decode_lax(data)))
@@ -146,7 +102,7 @@ class OpenAIChatStreamDecoder:
                 self._choice(choice)
         self._use(chunk.usage)
 
-    def _choice(self, choice: _Choice) -> None:
+    def _choice(self, choice: Choice) -> None:
         if choice.delta is not None:
             self._delta(choice.delta)
         if choice.text:
@@ -157,7 +113,7 @@ class OpenAIChatStreamDecoder:
         elif choice.finish_reason:
             self._reason = choice.finish_reason
 
-    def _delta(self, delta: _Delta) -> None:
+    def _delta(self, delta: Delta) -> None:
         thinking = delta.reasoning_content or delta.reasoning
         if delta.reasoning_details:
             self._details.extend(delta.reasoning_details)
@@ -175,7 +131,7 @@ class OpenAIChatStreamDecoder:
         for call in delta.tool_calls or ():
             self._call(call)
         if delta.function_call is not None:
-            self._call(_Call(index=0, function=delta.function_call))
+            self._call(CallPiece(index=0, function=delta.function_call))
 
     def _content_parts(self, parts: list[dict[str, Any]]) -> None:
         """Mistral's reasoning models stream lists of parts; thinking holds texts again."""
@@ -199,9 +155,9 @@ class OpenAIChatStreamDecoder:
             self._text = self.writer.open("text")
         self.writer.say(self._text, text)
 
-    def _call(self, call: _Call) -> None:
+    def _call(self, call: CallPiece) -> None:
         self._end_thinking()
-        function = call.function or _Function()
+        function = call.function or Function()
         wire = self._known_call(call, function)
         if wire is None:
             block = self.writer.open_call(call.id or "", function.name or "")
@@ -214,7 +170,7 @@ class OpenAIChatStreamDecoder:
         elif function.arguments:
             self.writer.say(wire.block, _json(function.arguments))
 
-    def _known_call(self, call: _Call, function: _Function) -> _WireCall | None:
+    def _known_call(self, call: CallPiece, function: Function) -> _WireCall | None:
         """The call that this piece goes on with.
 
         A new id is a new call even under a known index (Gemini's endpoint numbers all 0); a
@@ -234,10 +190,10 @@ class OpenAIChatStreamDecoder:
             self.writer.close(self._thinking)
             self._thinking = None
 
-    def _use(self, usage: _Usage | None) -> None:
+    def _use(self, usage: WireUsage | None) -> None:
         if usage is None:
             return
-        details = usage.prompt_tokens_details or _TokenDetails()
+        details = usage.prompt_tokens_details or TokenDetails()
         cached = details.cached_tokens
         self.writer.use(
             Usage(

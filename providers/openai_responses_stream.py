@@ -13,24 +13,18 @@ How the items of an answer are told:
   REFUSAL.
 - `reasoning`: the summary and the raw reasoning are thinking blocks, to be watched and shown;
   the item itself follows as an opaque block, to be sent back.
-- `function_call`: a tool call. `custom_tool_call` as well: its free-form input becomes the
-  argument object `{"input": "..."}`. So do the calls that OpenAI defines and the host runs,
-  `local_shell_call`, `apply_patch_call` and a `shell_call` outside OpenAI's containers; they
-  are named after their type, and their `action` or `operation` is the argument object.
+- `function_call` and the other calls of the host (`openai_responses_calls.py`): a tool call.
 - any other item is opaque.
 """
-
-import msgspec
 
 from midstream.messages.stream import StopReason
 from midstream.messages.usage import Usage
 from midstream.providers.failures import classify_error, decode_lax
+from midstream.providers.openai_responses_calls import called_tool, input_piece, whole_call
 from midstream.providers.openai_responses_wire import (
     EVENTS,
     ITEMS,
-    TREES,
     Event,
-    Item,
     Part,
     Response,
     TokenDetails,
@@ -40,18 +34,10 @@ from midstream.providers.sse import SseEvent
 from midstream.providers.stream_parser import decode_known
 from midstream.providers.stream_writer import Block, StreamWriter
 
-HOST_CALLS = {
-    "local_shell_call": ("local_shell", "action"),
-    "shell_call": ("shell", "action"),
-    "apply_patch_call": ("apply_patch", "operation"),
-}
-"""Item types that the host answers: the name of the tool, the field that is its argument."""
-
 _INCOMPLETE_REASONS = {
     "max_output_tokens": StopReason.MAX_TOKENS,
     "content_filter": StopReason.CONTENT_FILTER,
 }
-_CALL_FIELDS = frozenset(("id", "status", "call_id", "name", "arguments", "input"))
 _PART_CLOSERS = frozenset(
     (
         "response.output_text.done",
@@ -187,10 +173,8 @@ class OpenAIResponsesStreamDecoder:
         item = ITEMS.decode(raw)
         wire = _WireItem(item.type)
         self._items[index] = wire
-        if item.type in ("function_call", "custom_tool_call"):
-            wire.call = self.writer.open_call(item.call_id or "", item.name or "")
-        elif _is_host_call(item.type, raw):
-            name, _ = HOST_CALLS[item.type]
+        name = called_tool(item, raw)
+        if name is not None:
             wire.call = self.writer.open_call(item.call_id or "", name)
         elif item.type != "message":
             # A reasoning item's place is before the blocks that tell its text: it must be
@@ -205,15 +189,11 @@ class OpenAIResponsesStreamDecoder:
         if kind == "arguments" and wire.call is not None:
             self.writer.say(wire.call, event.delta)
         elif kind == "input" and wire.call is not None:
-            self._say_input(wire.call, event.delta)
+            piece = input_piece(event.delta, first=not wire.call.pieces)
+            self.writer.say(wire.call, piece)
         elif wire.call is None:
             self._refused |= kind == "refusal"
             self.writer.say(self._part(wire, event), event.delta)
-
-    def _say_input(self, call: Block, text: str) -> None:
-        """A piece of free-form input, as a piece of the JSON object that stands for it."""
-        opening = "" if call.pieces else '{"input":"'
-        self.writer.say(call, opening + _json(text)[1:-1])
 
     def _item(self, index: int, kind: str) -> _WireItem:
         """The item at `index`; one that was never announced is made up after its delta."""
@@ -263,7 +243,9 @@ class OpenAIResponsesStreamDecoder:
         wire = self._items.get(index) or self._add_item(index, raw)
         item = ITEMS.decode(raw)
         if wire.call is not None:
-            self._finish_call(wire.call, item, raw)
+            wire.call.name = wire.call.name or called_tool(item, raw) or ""
+            arguments, extra = whole_call(item, raw)
+            self.writer.close_call(wire.call, arguments, extra)
             return
         self._finish_parts(wire, [(True, part) for part in item.summary or ()])
         self._finish_parts(wire, [(False, part) for part in item.content or ()])
@@ -293,20 +275,6 @@ class OpenAIResponsesStreamDecoder:
             block = wire.parts[summary, -1 - number] = self.writer.open(kind)
             self._say_rest(block, whole)
 
-    def _finish_call(self, call: Block, item: Item, raw: bytes) -> None:
-        tree = TREES.decode(raw)
-        if item.type == "function_call":
-            whole = item.arguments if isinstance(item.arguments, str) else None
-            extra = {k: v for k, v in tree.items() if k not in _CALL_FIELDS and k != "type"}
-        elif item.type == "custom_tool_call":
-            whole = _json({"input": item.input or ""})
-            extra = {k: v for k, v in tree.items() if k not in _CALL_FIELDS}
-        else:
-            _, field = HOST_CALLS[item.type]
-            whole = _json(tree.get(field) or {})
-            extra = {k: v for k, v in tree.items() if k not in ("call_id", field)}
-        self.writer.close_call(call, whole, _json(extra) if extra else None)
-
     def _use(self, usage: WireUsage | None) -> None:
         if usage is None:
             return
@@ -318,15 +286,3 @@ class OpenAIResponsesStreamDecoder:
             details.cache_write_tokens,
         )
         self.writer.use(self._earlier.plus(self._current))
-
-
-def _is_host_call(item_type: str, raw: bytes) -> bool:
-    """Whether the host has to run it: OpenAI runs a shell call that names a container."""
-    if item_type not in HOST_CALLS:
-        return False
-    environment = TREES.decode(raw).get("environment")
-    return not (isinstance(environment, dict) and "container_id" in environment)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from midstream.messages.errors import StreamFormatError
-from midstream.providers.http import Tap
 from midstream.providers.sse import SseReader
+
+Tap = Callable[[float, bytes], None]
+"""What is told of each read of a stream: seconds since the request, and the bytes."""
 
 RECORDING_HEAD = b'{"midstream_recording":1}\n'
 

@@ -20,10 +20,15 @@ from midstream.providers.surrogates import mark_halves
 T = TypeVar("T")
 
 
+_UNREADABLE = (StreamFormatError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What bytes that do not follow their format end in; the last one by nesting too deep."""
+
+
 class StreamDecoder(Protocol):
     """One wire format: events of one stream in, what they say to `writer` out.
 
-    `feed` may raise StreamFormatError; `end` says what the end of the bytes means.
+    `feed` may raise StreamFormatError, or the DecodeError of msgspec; `end` says what the end
+    of the bytes means.
     """
 
     writer: StreamWriter
@@ -63,7 +68,7 @@ class StreamParser:
             for event in self._reader.feed(data):
                 if not self._writer.over:
                     self._decoder.feed(event)
-        except StreamFormatError as error:
+        except _UNREADABLE as error:
             self._writer.fail(_protocol(str(error)))
         messages = self._writer.take()
         if not messages and self._reader.comments > comments and not self._writer.over:
@@ -77,7 +82,7 @@ class StreamParser:
         try:
             if event and not self._writer.over:
                 self._decoder.feed(event)
-        except StreamFormatError:
+        except _UNREADABLE:
             self._writer.fail(_protocol("the stream ended in the middle of an event"))
         if not self._writer.over:
             self._decoder.end()

@@ -209,6 +209,18 @@ def test_a_message_does_not_end_with_thinking():
     )
 
 
+def test_calls_end_the_message_and_a_thought_behind_one_takes_all_thoughts_with_it():
+    """spec/lessons.md E 2: nothing may follow a call; a thought cannot be moved (E 15)."""
+    look = ToolCallPart("c", "look", '{"a": 1}')
+    assert parts_of(kept([*call(0, "c"), *text(1, "So.")])) == (TextPart("So."), look)
+    messages = [*thinking(0, "a"), *call(1, "c"), *thinking(2, "b"), *text(3, "So.")]
+    assert parts_of(kept(messages)) == (TextPart("So."), look)
+
+
+def test_a_call_without_a_name_is_dropped():
+    assert kept([ToolCallFinished(0, "c", "", "{}")]) == ()
+
+
 def test_thinking_of_openai_is_kept_for_people_and_makes_no_message_alone():
     for format in ("openai_chat", "openai_responses"):
         assert kept(thinking(0, "Hm.", ""), format=format) == ()

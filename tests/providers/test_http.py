@@ -425,6 +425,15 @@ async def test_a_refusal_becomes_a_failure_and_keeps_its_connection():
         assert len(server.connections) == 1
 
 
+async def test_a_refusal_that_breaks_off_is_classed_by_its_status():
+    async def handler(connection: Connection) -> None:
+        await connection.next_request()
+        await connection.send(b"HTTP/1.1 529 Overloaded\r\ncontent-length: 99\r\n\r\n{")
+
+    async with serving(handler) as server, chat(server) as provider:
+        assert (await failure_of(provider)).kind == FailureKind.OVERLOADED
+
+
 async def test_a_key_that_the_server_echoes_is_not_in_the_failure():
     body = b'{"error":{"message":"bad key: topsecretkey"}}'
     async with (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from midstream.messages.accumulate import PartialTranscript, accumulate
-from midstream.messages.conversation import OpaquePart, TextPart, ThinkingPart, ToolCallPart
+from midstream.messages.conversation import OpaquePart, TextPart, ThinkingPart
 from midstream.messages.failure import FailureKind
 from midstream.messages.stream import (
     AnyStreamMessage,
@@ -192,10 +192,13 @@ def test_an_item_that_was_never_announced_is_heard():
         delta("reasoning_text", 1, "b", content_index=0),
         done(2, **message("c")),
         done(3, **call),
+        delta("function_call_arguments", 4, "{}"),
+        done(4, **call),
         COMPLETED,
     )
     assert (result.text, result.thinking) == ("ac", "b")
-    assert result.calls == (ToolCallPart("c", "look", "{}"),)
+    assert [(call.name, call.arguments) for call in result.calls] == [("look", "{}")] * 2
+    assert result.calls[0].call_id == "c"
 
 
 def test_a_stream_of_which_only_the_end_came_is_heard_whole():

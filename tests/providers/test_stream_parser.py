@@ -1,11 +1,16 @@
 """Bytes to messages: the same ones for every cut, and always an end."""
 
+import json
 import random
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from midstream.messages.accumulate import StreamState, accumulate
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.stream import (
     AnyStreamMessage,
@@ -92,6 +97,67 @@ def test_every_recorded_stream_is_well_formed(recording: Path):
                 pass
     if isinstance(messages[-1], StreamFinished):
         assert set(kinds.values()) <= {"closed"}
+
+
+TYPES = {
+    "anthropic": "message_start content_block_start content_block_delta content_block_stop "
+    "message_delta message_stop ping error",
+    "openai_chat": "chunk",
+    "openai_responses": "response.created response.output_item.added response.output_item.done "
+    "response.output_text.delta response.reasoning_summary_text.delta response.output_text.done "
+    "response.function_call_arguments.delta response.function_call_arguments.done "
+    "response.custom_tool_call_input.delta response.content_part.done response.completed "
+    "response.incomplete response.failed error",
+}
+FIELD_NAMES = """
+    index delta message content_block usage error choices id model type text thinking signature
+    partial_json content input name finish_reason stop_reason tool_calls function arguments
+    reasoning reasoning_details item response output_index content_index output call_id summary
+    part status incomplete_details reason action environment citation code input_tokens"""
+KIND_NAMES = """
+    text_delta input_json_delta thinking_delta signature_delta citations_delta novel text
+    thinking tool_use server_tool_use message reasoning function_call custom_tool_call
+    shell_call apply_patch_call reasoning.text"""
+FIELDS, KINDS = FIELD_NAMES.split(), KIND_NAMES.split()
+LEAVES = st.one_of(st.none(), st.integers(-1, 2), st.sampled_from(["a", "{", *KINDS]))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    format=st.sampled_from(sorted(DECODERS)),
+    events=st.lists(
+        st.tuples(st.integers(0, 99), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5)),
+        max_size=6,
+    ),
+)
+def test_whatever_comes_nothing_is_raised_and_the_stream_ends(
+    format: str, events: list[tuple[int, dict[str, Any]]]
+):
+    parser = StreamParser(DECODERS[format]())
+    types = TYPES[format].split()
+    messages: list[AnyStreamMessage] = []
+    for choice, fields in events:
+        event = {**fields, "type": types[choice % len(types)]}
+        messages += parser.feed(b"data: " + json.dumps(event).encode() + b"\n\n")
+    messages += parser.end()
+    assert isinstance(messages[-1], StreamFinished | StreamFailed)
+    assert accumulate(messages, format).state is not StreamState.RUNNING
+
+
+@pytest.mark.parametrize("format", DECODERS)
+def test_json_that_is_nested_too_deep_fails_the_stream(format: str):
+    parser = StreamParser(DECODERS[format]())
+    deep = b'{"type":"error","error":' + b"[" * 200_000
+    last = (parser.feed(b"data: " + deep + b"\n\n") + parser.end())[-1]
+    assert isinstance(last, StreamFailed)
 
 
 @pytest.mark.parametrize("format", DECODERS)
