@@ -106,7 +106,7 @@ class HttpProvider:
             return
         try:
             body = msgspec.json.encode(self._body_of(request))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             message = f"the request cannot be written as JSON: {error}"
             yield refused(ProviderFailure(FailureKind.INVALID_REQUEST, message))
             return
