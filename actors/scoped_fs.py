@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -135,6 +136,15 @@ class ScopedFs:
     def set_scope(self, scope: Scope) -> None:
         """Replace the scope; calls that have begun keep the old one."""
         self._scope = _canonical(scope)
+
+    def based_at(self, base: str) -> "ScopedFs":
+        """The same view with another directory for relative references, an absolute one.
+
+        Blocks. It has the scope of this moment and does not follow later changes.
+        """
+        other = copy(self)
+        other._base = os.path.realpath(base)
+        return other
 
     @contextmanager
     def open(self, reference: str) -> Generator[OpenFile | OpenDirectory, None, None]:

@@ -15,19 +15,22 @@ import trio
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.actors.announcer import Announce, AnnouncerMessage
-from midstream.actors.errors import ActorDied
+from midstream.actors.errors import ActorDied, AskFailed
 from midstream.actors.ledger_messages import LedgerMessage, LoadConversation, Write
 from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import SchedulerMessage
 from midstream.actors.rule_matcher import MatcherMessage
 from midstream.actors.stream_monitor import MonitorMessage
+from midstream.actors.submit import Prompt, Submit
 from midstream.actors.tool_runner import ToolRunnerMessage
 from midstream.actors.turn import Message, Turn
 from midstream.actors.turn_effects import (
     Abort,
+    AskForWork,
     DropTimers,
     Effect,
     Leave,
+    LimitTo,
     Publish,
     Record,
     RunCalls,
@@ -36,21 +39,24 @@ from midstream.actors.turn_effects import (
     StopCalls,
 )
 from midstream.actors.turn_settings import TurnSettings
+from midstream.actors.work_probe import AskWork, WorkAnswers, WorkProbeMessage
 from midstream.messages.conversation import AnyItem
 from midstream.messages.enrolment import Enrolment, as_recorded, record_unless_kept
 from midstream.messages.errors import MidstreamError
 from midstream.messages.events import AnyEvent, SessionEnded
 from midstream.messages.lifecycle import AnyExit, Crashed, Down
 from midstream.messages.record import SessionRecord
-from midstream.messages.settle import settle_history
+from midstream.messages.stop_message_codec import DecodedState
 from midstream.messages.work import (
     AbortAttempt,
     ActorLost,
     Cancel,
     CancelTools,
+    Detach,
     FinishSession,
     ForgetTimers,
     Interrupt,
+    LimitAttempt,
     Recorded,
     RecordFailed,
     RunTools,
@@ -58,6 +64,7 @@ from midstream.messages.work import (
     StartTimers,
     ToolsLost,
     WatchAttempt,
+    WorkKnown,
 )
 from midstream.stores.conversation_load import Conversation
 
@@ -68,6 +75,9 @@ RECORD_DEADLINE_S = 30.0
 
 ASKS_OF_LEDGER = 3
 """How often a write is asked for when the Ledger crashes over it."""
+
+WORK_DEADLINE_S = 10.0
+"""Seconds for the task list, which has a shorter deadline of its own."""
 
 LAST_WORD_DEADLINE_S = 3.0
 """Seconds for the terminal record when the session is stopped from outside."""
@@ -81,6 +91,7 @@ class Neighbours:
     matcher: Address[MatcherMessage]
     scheduler: Address[SchedulerMessage]
     tools: Address[ToolRunnerMessage]
+    work: Address[WorkProbeMessage]
     ledger: Address[LedgerMessage]
     announcer: Address[AnnouncerMessage]
 
@@ -92,7 +103,8 @@ class Session(Actor[SessionMessage]):
         self,
         enrolment: Enrolment,
         settings: TurnSettings,
-        prompt: Sequence[AnyItem],
+        prompt: Prompt,
+        submit: Submit,
         neighbours: Neighbours,
         outcome: Outcome,
     ) -> None:
@@ -101,6 +113,7 @@ class Session(Actor[SessionMessage]):
         self._settings = settings
         self._turn = Turn(settings, (), {}, 0, 0.0)
         self._prompt = prompt
+        self._submit = submit
         self._neighbours = neighbours
         self._outcome = outcome
 
@@ -113,13 +126,27 @@ class Session(Actor[SessionMessage]):
         conversation: Conversation = await near.ledger.ask(
             lambda reply: LoadConversation(settings.conversation_id, reply), RECORD_DEADLINE_S
         )
-        context = settle_history(conversation.items, settings.format)
+        context, continuing, known = await self._submit.opening(settings, conversation)
         self._turn = Turn(
-            settings, context, conversation.recorded, conversation.turn, trio.current_time()
+            settings,
+            context,
+            conversation.recorded,
+            conversation.turn,
+            trio.current_time(),
+            self._submit.clock.now_ms(),
+            continuing,
         )
-        recoveries = self._enrolment.recoveries
-        begin = self._turn.resume(recoveries) if recoveries else self._turn.begin(self._prompt)
-        await self._carry_out(begin)
+        if recoveries := self._enrolment.recoveries:
+            await self._carry_out(self._turn.resume(recoveries))
+        else:
+            self.spawn(self._prepare, context, known)
+
+    async def _prepare(self, context: Sequence[AnyItem], known: DecodedState) -> None:
+        """Beside the mailbox, so that a stop does not have to wait for files and hooks."""
+        prepared = await self._submit.prepare(
+            self._prompt, self._enrolment.session_id, self._settings, context, known
+        )
+        await self.address.tell(prepared)
 
     async def handle_batch(self, messages: tuple[SessionMessage, ...]) -> None:
         for message in stops_first(messages):
@@ -131,12 +158,17 @@ class Session(Actor[SessionMessage]):
         crashed = isinstance(reason, Crashed)
         why = reason.error if crashed else "stopped by its supervisor"
         last = self._turn.abandon(why, trio.current_time(), crashed=crashed)
-        if last is None or not isinstance(last.recording, FinishSession):
+        if last is None:
             return
-        ended = last.recording.ended
+        if isinstance(last, SessionEnded):
+            ended = last
+        else:
+            assert isinstance(last.recording, FinishSession)
+            ended = last.recording.ended
         try:
             with trio.move_on_after(LAST_WORD_DEADLINE_S):
-                ended = as_recorded(ended, await self._ask_ledger(last))
+                if isinstance(last, Record):
+                    ended = as_recorded(ended, await self._ask_ledger(last))
                 await self._announce((ended,))
         finally:
             self._settle(ended)
@@ -159,11 +191,15 @@ class Session(Actor[SessionMessage]):
                     await self._announce(events)
                 case SetTimers(attempt, deadline_s, retry_after_s):
                     await near.scheduler.tell(StartTimers(attempt, deadline_s, retry_after_s))
+                case LimitTo(attempt, limit_s):
+                    await near.scheduler.tell(LimitAttempt(attempt, limit_s))
                 case DropTimers():
                     await near.scheduler.tell(ForgetTimers())
                 case Start(attempt, turn, recorded, request):
                     await near.matcher.tell(WatchAttempt(attempt, turn, recorded))
                     await near.monitor.tell(StartAttempt(attempt, request))
+                case AskForWork(attempt):
+                    self.spawn(self._ask_for_work, attempt)
                 case Record():
                     self.spawn(self._write, effect)
                 case RunCalls(attempt, calls):
@@ -172,6 +208,15 @@ class Session(Actor[SessionMessage]):
                     await near.tools.tell(CancelTools(attempt))
                 case Leave():
                     self.end()
+
+    async def _ask_for_work(self, attempt: int) -> None:
+        try:
+            known: WorkAnswers = await self._neighbours.work.ask(
+                lambda reply: AskWork(self._settings.cwd, reply), WORK_DEADLINE_S
+            )
+        except AskFailed:
+            known = WorkAnswers((None,))
+        await self.address.tell(WorkKnown(attempt, known.answers, known.has_project))
 
     async def _announce(self, events: tuple[AnyEvent, ...]) -> None:
         session_id = self._enrolment.session_id
@@ -215,5 +260,12 @@ class Session(Actor[SessionMessage]):
 
 
 def stops_first(messages: Sequence[SessionMessage]) -> list[SessionMessage]:
-    """The order in which waiting messages are handled: stops before all others."""
-    return sorted(messages, key=lambda message: not isinstance(message, Interrupt | Cancel))
+    """The order in which waiting messages are handled: stops before all others, and that
+    the client has gone before anything that could begin something for it."""
+    return sorted(messages, key=_urgency)
+
+
+def _urgency(message: SessionMessage) -> int:
+    if isinstance(message, Interrupt | Cancel):
+        return 0
+    return 1 if isinstance(message, Detach) else 2

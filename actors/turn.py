@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from midstream.actors.turn_budget import Spending
 from midstream.actors.turn_calls import (
     answers,
     message_alone,
@@ -34,11 +35,23 @@ from midstream.actors.turn_calls import (
     unanswered,
     with_reminders,
 )
+from midstream.actors.turn_continuation import (
+    Continuing,
+    after_bad_follow_up,
+    conclusion_after_bad,
+    conclusion_after_stop,
+    continue_or_stop,
+    decision_events,
+    resumed,
+    said_on_behalf,
+)
 from midstream.actors.turn_effects import (
     Abort,
+    AskForWork,
     DropTimers,
     Effect,
     Leave,
+    LimitTo,
     Publish,
     Record,
     RunCalls,
@@ -46,9 +59,14 @@ from midstream.actors.turn_effects import (
     Start,
     StopCalls,
 )
+from midstream.actors.turn_events import said
 from midstream.actors.turn_phases import (
+    AnswerNow,
+    AskingWork,
     Conclusion,
     EndNow,
+    FinishedReply,
+    FollowUpFailed,
     Over,
     Phase,
     Retry,
@@ -57,22 +75,28 @@ from midstream.actors.turn_phases import (
     Settling,
     StartNext,
     Streaming,
+    Submitting,
     Wait,
     Writing,
+    status_of,
 )
 from midstream.actors.turn_settings import ContextMode, OnExhausted, TurnSettings
 from midstream.messages.accumulate import Accumulator, PartialTranscript, StreamState
+from midstream.messages.bd_stage import Answer, BdMode, work_state
+from midstream.messages.continuation import Continue
 from midstream.messages.conversation import (
     AnyItem,
-    ModelRequest,
     ReminderItem,
     ToolCallPart,
 )
 from midstream.messages.enrolment import as_recorded
 from midstream.messages.events import (
+    AlertRaised,
     AnyEvent,
+    AttemptDiscarded,
     AttemptLost,
     AttemptStarted,
+    LocalAnswer,
     PassageCapped,
     ReminderInjected,
     Retracted,
@@ -81,12 +105,11 @@ from midstream.messages.events import (
     RuleTriggered,
     SessionEnded,
     SessionStarted,
-    Text,
-    Thinking,
-    ToolUse,
+    StopMessageChanged,
     ToolWanted,
 )
 from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.follow_up_outcome import Action
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.settle import (
     Ending,
@@ -96,21 +119,19 @@ from midstream.messages.settle import (
     open_calls,
     settle,
 )
-from midstream.messages.stream import (
-    AnyStreamMessage,
-    StopReason,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallFinished,
-)
+from midstream.messages.stop_message import BdWorkState, StopMessageState
+from midstream.messages.stream import StopReason
+from midstream.messages.submit_work import PromptReady, PromptRefused
 from midstream.messages.usage import Usage
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     AcceptPrompt,
     ActorLost,
     AppendItems,
+    AttemptOverdue,
     Cancel,
     ConditionSuspended,
+    Detach,
     FinishSession,
     Interrupt,
     PassageOverflowed,
@@ -123,16 +144,22 @@ from midstream.messages.work import (
     ToolsLost,
     WatchedBatch,
     WatchedEnd,
+    WorkKnown,
 )
 from midstream.rules.reminder import render
 
 Message = (
-    WatchedBatch
+    PromptReady
+    | PromptRefused
+    | WatchedBatch
     | WatchedEnd
     | RetryDue
     | SettleOverdue
+    | AttemptOverdue
+    | WorkKnown
     | Interrupt
     | Cancel
+    | Detach
     | Recorded
     | RecordFailed
     | ToolSettled
@@ -159,7 +186,8 @@ class Turn:
 
     `context` are the items that the conversation already holds, `recorded` the rules
     whose reminders are among them, `turn` how many messages the model has written there,
-    `now` the time in seconds at which the prompt was accepted.
+    `now` the time in seconds at which the prompt was handed in, `now_ms` the same on the
+    clock on the wall; `continuing` what is known of the conversation's stopMessage.
     """
 
     def __init__(
@@ -169,38 +197,49 @@ class Turn:
         recorded: dict[str, int],
         turn: int,
         now: float,
+        now_ms: int = 0,
+        continuing: Continuing | None = None,
     ) -> None:
         self._settings = settings
         self._context: tuple[AnyItem, ...] = tuple(context)
         self._recorded = dict(recorded)
         self._turn = turn
         self._began_at = now
+        self._began_ms = now_ms
         self._now = now
         self._number = 0
-        self._restarts = 0
-        self._tool_rounds = 0
-        self._tools_ran_s = 0.0
+        self._spending = Spending(settings.budget, now)
+        self._continuing = continuing or Continuing()
         self._step = 0
         self._attempt = _Attempt(Accumulator(settings.format))
         self._usage: Usage | None = None
         self._output = ""
+        self._stop_reason: StopReason | None = None
         self._exhausted: str | None = None
-        self.phase: Phase = Over()
+        self.phase: Phase = Submitting()
 
-    def begin(self, prompt: Sequence[AnyItem]) -> list[Effect]:
+    def begin(
+        self, prompt: Sequence[AnyItem], stop_message: StopMessageState | None = None
+    ) -> list[Effect]:
         """Accept the prompt; nothing starts before it is on record."""
-        return self._write(AcceptPrompt(tuple(prompt)), StartNext(tuple(prompt)))
+        return self._write(AcceptPrompt(tuple(prompt), stop_message), StartNext(tuple(prompt)))
 
     def resume(self, recoveries: int) -> list[Effect]:
         """Go on where a session was lost that had accepted its prompt. Its recoveries draw
         on what midstream may start by itself for the prompt (design.md invariant 7)."""
-        self._restarts = recoveries
+        self._spending.restarts = recoveries
+        self._continuing, self._output = resumed(self._continuing, self._context, self._now)
         return [Publish((self._started(),)), *self._start_attempt()]
 
     def receive(self, message: Message, now: float) -> list[Effect]:
         """What to do about `message`, which came at `now`. Stale messages have no effect."""
         self._now = now
         match message, self.phase:
+            case PromptReady(), Submitting():
+                return self._on_ready(message)
+            case PromptRefused(status, reason, alerts), Submitting():
+                raised = Publish(tuple(AlertRaised(alert) for alert in alerts))
+                return [raised, *self._leave_unrecorded(Conclusion(status, reason))]
             case WatchedBatch(attempt=attempt), Streaming(live) if attempt == live:
                 return self._on_batch(message)
             case WatchedEnd(attempt), Streaming(live) if attempt == live:
@@ -213,8 +252,16 @@ class Turn:
                 attempt == live and Wait.SETTLED in waits
             ):
                 return self._on_overdue()
+            case AttemptOverdue(attempt), Streaming(live) if attempt == live:
+                return self._on_follow_up_overdue(attempt)
+            case WorkKnown(attempt, answers, has_project), AskingWork(live, reply) if (
+                attempt == live
+            ):
+                return self._continue_or_end(reply, self._work_state(answers, has_project))
             case ActorLost(), _:
                 return self._on_lost(message)
+            case Detach(), _:
+                return self._on_detached()
             case ((Interrupt() | Cancel()), _):
                 return self._on_stop(message)
             case Recorded(step, record), Writing(expected) if step == expected:
@@ -232,37 +279,62 @@ class Turn:
             case _:
                 return []
 
+    # --- the prompt
+
+    def _on_ready(self, ready: PromptReady) -> list[Effect]:
+        self._continuing = replace(
+            self._continuing,
+            state=ready.state,
+            templates=ready.templates,
+            is_compaction=ready.is_compaction,
+        )
+        events: list[AnyEvent] = [AlertRaised(alert) for alert in ready.alerts]
+        if ready.is_new and ready.state is not None:
+            events.append(StopMessageChanged(ready.state))
+        told: list[Effect] = [Publish(tuple(events))] if events else []
+        to_keep = None if ready.is_kept else ready.state
+        if ready.local_answer is None:
+            return told + self.begin(ready.items, to_keep)
+        return told + self._write(AcceptPrompt((), to_keep), AnswerNow(ready.local_answer))
+
+    def _answer_locally(self, text: str) -> list[Effect]:
+        self._output = text
+        events = (self._started(), LocalAnswer(text))
+        return [Publish(events), *self._finish(Conclusion(SessionStatus.COMPLETED), ())]
+
+    def _leave_unrecorded(self, conclusion: Conclusion) -> list[Effect]:
+        """End before the prompt was accepted: nothing of it is on record, nor will be."""
+        self.phase = Over()
+        return [Publish((self._ended(conclusion),)), Leave()]
+
     # --- the stream
 
     def _start_attempt(self) -> list[Effect]:
         self._number += 1
         self._turn += 1
         self._attempt = _Attempt(Accumulator(self._settings.format))
+        self._continuing = self._continuing.asked()
         self.phase = Streaming(self._number)
-        request = ModelRequest(
-            model=self._settings.model,
-            items=self._context,
-            system=self._settings.system,
-            tools=self._settings.tools,
-            max_tokens=self._settings.max_tokens,
-            options=self._settings.options,
-            cwd=self._settings.cwd,
-            environment=self._settings.environment,
-        )
-        return [
+        request = self._settings.request(self._context, is_chained=self._continuing.is_chained)
+        effects: list[Effect] = [
             Publish((AttemptStarted(self._number),)),
             Start(self._number, self._turn, dict(self._recorded), request),
         ]
+        limit_s = self._settings.continuation.follow_up_deadline_s
+        if self._continuing.follow_up is not None and limit_s is not None:
+            effects.append(LimitTo(self._number, limit_s))
+        return effects
 
     def _on_batch(self, batch: WatchedBatch) -> list[Effect]:
         self._attempt.heard.feed(batch.messages)
+        self._continuing = self._continuing.heard(batch.messages)
         violations = self._interrupting(batch.verdicts)
         if violations:
             latency_us = round((self._now - batch.arrived_at) * 1e6)
             return self._cut(batch.attempt, batch.verdicts, violations, latency_us)
         for verdict in batch.verdicts:
             self._keep_in_mind(verdict)
-        events: list[AnyEvent] = list(_shown(batch.attempt, batch.messages))
+        events: list[AnyEvent] = list(said(batch.attempt, batch.messages))
         events += [RuleTriggered(batch.attempt, verdict) for verdict in batch.verdicts]
         return [Publish(tuple(events))] if events else []
 
@@ -331,14 +403,17 @@ class Turn:
             return []
         return [DropTimers(), *self._after_settling(phase.then)]
 
-    def _after_settling(self, then: Retry | Conclusion) -> list[Effect]:
+    def _after_settling(self, then: Retry | FollowUpFailed | Conclusion) -> list[Effect]:
         partial = self._attempt.heard.snapshot()
         self._count(partial)
         if isinstance(then, Conclusion):
             stopped = then.status is SessionStatus.CANCELLED
             ending = Ending.INTERRUPTED if stopped else Ending.FAILED
             return self._finish(then, self._settled(partial, ending))
-        return self._retry(then, partial)
+        if isinstance(then, FollowUpFailed):
+            return self._after_bad_follow_up(then.failure, partial)
+        discarded = AttemptDiscarded(self._number, partial.usage)
+        return [Publish((discarded,)), *self._retry(then, partial)]
 
     def _retry(self, then: Retry, partial: PartialTranscript) -> list[Effect]:
         if (spent := self._draw_on_budget()) is not None:
@@ -367,15 +442,18 @@ class Turn:
         failure = partial.failure or ProviderFailure(
             FailureKind.PROTOCOL, "the stream ended without its terminal event"
         )
-        status = _STATUS_OF_FAILURE.get(failure.kind, SessionStatus.FAILED)
+        if self._continuing.follow_up is not None:
+            return self._after_bad_follow_up(failure, partial)
         return self._finish(
-            Conclusion(status, failure.message, failure), self._settled(partial, Ending.FAILED)
+            Conclusion(status_of(failure), failure.message, failure),
+            self._settled(partial, Ending.FAILED),
         )
 
     def _complete(self, partial: PartialTranscript) -> list[Effect]:
-        """The model has said what it wanted to say: run its calls, remind, or end."""
+        """The model has said what it wanted to say: run its calls, remind, go on, or end."""
         items = self._settled(partial, Ending.FINISHED)
-        self._output = partial.text or self._output
+        if partial.text.strip():
+            self._output, self._stop_reason = partial.text, partial.stop_reason
         calls = open_calls(items)
         if calls and self._settings.runs_tools:
             return self._begin_tool_round(items, calls)
@@ -383,9 +461,81 @@ class Turn:
             if (spent := self._draw_on_budget()) is not None:
                 return self._finish(Conclusion(SessionStatus.CAPPED, spent), items)
             return self._append((*items, *self._deferred_reminder()))
-        status = SessionStatus.CAPPED if self._exhausted else SessionStatus.COMPLETED
-        conclusion = Conclusion(status, self._exhausted, stop_reason=partial.stop_reason)
-        return self._finish(conclusion, items)
+        return self._after_reply(items, partial)
+
+    # --- auto-continue (decisions in turn_continuation.py)
+
+    def _after_reply(self, items: tuple[AnyItem, ...], partial: PartialTranscript) -> list[Effect]:
+        """A whole reply that leaves nothing to do: it may be continued by itself."""
+        reply = FinishedReply(self._context, items, partial.stop_reason, self._now, self._now_ms)
+        if self._continuing.follow_up is not None and reply.is_empty:
+            return self._after_bad_follow_up(None, partial)
+        if not (reply.is_natural_stop and self._continuing.needs_work_state):
+            return self._continue_or_end(reply, BdWorkState.UNKNOWN)
+        if self._settings.continuation.bd_mode is BdMode.HEURISTIC:
+            return self._continue_or_end(reply, self._work_state((), has_project=True))
+        self.phase = AskingWork(self._number, reply)
+        return [AskForWork(self._number)]
+
+    def _work_state(self, answers: Sequence[Answer], has_project: bool) -> BdWorkState:
+        mode = self._settings.continuation.bd_mode
+        return work_state(answers, mode, self._context, has_project=has_project)
+
+    def _continue_or_end(self, reply: FinishedReply, work: BdWorkState) -> list[Effect]:
+        before, spent = self._continuing, self._exhausted or self._spent()
+        self._continuing, decision = continue_or_stop(
+            before,
+            self._settings.continuation,
+            reply,
+            work=work,
+            is_budget_spent=spent is not None,
+        )
+        events = decision_events(self._number, before, reply, decision)
+        told: list[Effect] = [Publish(events)] if events else []
+        if isinstance(decision, Continue):
+            self._spending.restarts += 1
+            items = (*reply.items, *said_on_behalf(decision))
+            return told + self._append(items, stop_message=self._continuing.state)
+        conclusion = conclusion_after_stop(
+            decision, reply.stop_reason, exhausted=self._exhausted, spent=spent
+        )
+        return told + self._finish(conclusion, reply.items)
+
+    def _after_bad_follow_up(
+        self, failure: ProviderFailure | None, partial: PartialTranscript
+    ) -> list[Effect]:
+        """A follow-up has failed, or is empty: again, or the end with the last good reply."""
+        self._continuing, verdict = after_bad_follow_up(
+            self._continuing, failure, now_ms=self._now_ms
+        )
+        ending = Ending.FINISHED if failure is None else Ending.FAILED
+        kept = self._settled(partial, ending)
+        if verdict.action is Action.RETRY:
+            if (spent := self._draw_on_budget()) is not None:
+                return self._finish(Conclusion(SessionStatus.CAPPED, spent), kept)
+            why = "nothing was said" if failure is None else failure.message
+            discarded = AttemptDiscarded(self._number, partial.usage)
+            events = (Retracted(self._number, why), discarded, RetryScheduled(self._number, 0.0))
+            return [Publish(events), *self._start_attempt()]
+        return self._finish(conclusion_after_bad(verdict, self._stop_reason), kept)
+
+    def _on_follow_up_overdue(self, attempt: int) -> list[Effect]:
+        limit_s = self._settings.continuation.follow_up_deadline_s or 0.0
+        failure = ProviderFailure(
+            FailureKind.TIMEOUT, f"the follow-up has taken {limit_s:g} seconds"
+        )
+        self.phase = Settling(attempt, frozenset({Wait.SETTLED}), FollowUpFailed(failure))
+        return [Abort(attempt), self._timers(attempt)]
+
+    def _on_detached(self) -> list[Effect]:
+        """Nobody waits for what was begun by itself; the answer to the prompt is finished."""
+        self._continuing = replace(self._continuing, is_connected=False)
+        if self._continuing.follow_up is None:
+            return []
+        reason = "the client has gone"
+        return self._stop(
+            Conclusion(SessionStatus.COMPLETED, reason, stop_reason=self._stop_reason)
+        )
 
     # --- tools
 
@@ -402,14 +552,13 @@ class Turn:
         message = message_alone(items)
         if (spent := self._spent_on_calls(calls)) is not None:
             return self._finish_unrun(Conclusion(SessionStatus.CAPPED, spent), calls, message)
-        self._tool_rounds += 1
+        self._spending.tool_rounds += 1
         return self._append(message, calls)
 
     def _spent_on_calls(self, calls: tuple[ToolCallPart, ...]) -> str | None:
         """Why the model gets no results for these calls any more, or None if it does."""
-        limit = self._settings.budget.max_tool_rounds
-        if self._tool_rounds >= limit:
-            return f"{limit} rounds of tool calls were run"
+        if (spent := self._spending.spent_on_tools()) is not None:
+            return spent
         if any(call.call_id in self._attempt.refused for call in calls):
             # To refuse is our doing, so a model that insists draws on our budget.
             return self._draw_on_budget()
@@ -461,7 +610,7 @@ class Turn:
         goes on; or the session ends, if a stop was asked for meanwhile."""
         assert isinstance(self.phase, RunningCalls)
         phase = self.phase
-        self._tools_ran_s += self._now - phase.since
+        self._spending.tools_ran_s += self._now - phase.since
         if phase.stop is not None:
             return self._finish(phase.stop, self._last_answers(phase.outcomes, phase.stop))
         items = self._answers(phase.outcomes, Ending.FINISHED)
@@ -506,15 +655,21 @@ class Turn:
 
     def _on_stop(self, message: Interrupt | Cancel) -> list[Effect]:
         reason = "interrupted by the user" if isinstance(message, Interrupt) else message.reason
-        conclusion = Conclusion(SessionStatus.CANCELLED, reason)
+        return self._stop(Conclusion(SessionStatus.CANCELLED, reason))
+
+    def _stop(self, conclusion: Conclusion) -> list[Effect]:
         match self.phase:
+            case Submitting():
+                return self._leave_unrecorded(conclusion)
             case Streaming(attempt):
                 self.phase = Settling(attempt, frozenset({Wait.SETTLED}), conclusion)
                 return [Abort(attempt), self._timers(attempt)]
-            case Settling(attempt, waits, Retry()):
+            case Settling(attempt, waits, Retry() | FollowUpFailed()):
                 self.phase = Settling(attempt, waits, conclusion)
                 return self._when_settled(Wait.DELAY)
-            case Writing(step, recording, StartNext() | RunNext() as then, None):
+            case AskingWork(_, reply):
+                return self._finish(conclusion, reply.items)
+            case Writing(step, recording, StartNext() | RunNext() | AnswerNow() as then, None):
                 self.phase = Writing(step, recording, then, conclusion)
                 return []
             case RunningCalls(attempt, stop=None) as phase:
@@ -543,30 +698,31 @@ class Turn:
 
     def _draw_on_budget(self) -> str | None:
         """Take one start from the budget; or say why there is none left for this prompt."""
-        budget = self._settings.budget
-        if self._restarts >= budget.max_restarts:
-            return f"{self._number} attempts were made for this prompt"
-        if self._now - self._began_at - self._tools_ran_s >= budget.max_s:
-            return f"this prompt has taken {budget.max_s:g} seconds"
-        output_tokens = (self._usage or Usage()).output_tokens or 0
-        if budget.max_output_tokens is not None and output_tokens >= budget.max_output_tokens:
-            return f"{output_tokens} output tokens were spent on this prompt"
-        self._restarts += 1
-        return None
+        if (spent := self._spent()) is None:
+            self._spending.restarts += 1
+        return spent
 
-    def abandon(self, reason: str, now: float, *, crashed: bool) -> Record | None:
+    def _spent(self) -> str | None:
+        return self._spending.spent(self._now, self._number, self._usage)
+
+    def abandon(self, reason: str, now: float, *, crashed: bool) -> Record | SessionEnded | None:
         """The last write when the session's actor goes before the session is over.
 
-        None if it was over. A terminal write that was under way is repeated as it was.
+        None if it was over; only the end to announce if nothing of it is on record. A
+        terminal write that was under way is repeated as it was.
         """
         self._now = now
+        status = SessionStatus.FAILED if crashed else SessionStatus.CANCELLED
         match self.phase:
             case Over():
                 return None
+            case Submitting():
+                self.phase = Over()
+                return self._ended(Conclusion(status, reason))
             case Writing(step, FinishSession() as recording):
                 return Record(step, recording)
             case Settling(then=Retry(())):
-                crashed = True
+                status = SessionStatus.FAILED
             case _:
                 pass
         items: tuple[AnyItem, ...] = ()
@@ -578,7 +734,8 @@ class Turn:
                 ToolOutcome(ToolState.UNKNOWN),
             )
             items = self._answers({**self.phase.outcomes, **lost}, Ending.FAILED)
-        status = SessionStatus.FAILED if crashed else SessionStatus.CANCELLED
+        elif isinstance(self.phase, AskingWork):
+            items = tuple(self.phase.reply.items)
         self._finish(Conclusion(status, reason), items)
         assert isinstance(self.phase, Writing)
         return Record(self.phase.step, self.phase.recording)
@@ -586,14 +743,18 @@ class Turn:
     # --- the record
 
     def _append(
-        self, items: tuple[AnyItem, ...], calls: tuple[ToolCallPart, ...] = ()
+        self,
+        items: tuple[AnyItem, ...],
+        calls: tuple[ToolCallPart, ...] = (),
+        stop_message: StopMessageState | None = None,
     ) -> list[Effect]:
         then = RunNext(items, calls) if calls else StartNext(items)
-        return self._write(AppendItems(items, self._turn, self._number), then)
+        return self._write(AppendItems(items, self._turn, self._number, stop_message), then)
 
     def _finish(self, conclusion: Conclusion, items: Sequence[AnyItem]) -> list[Effect]:
         ended = self._ended(conclusion)
-        return self._write(FinishSession(tuple(items), self._turn, ended), EndNow(ended))
+        state = self._continuing.last_state
+        return self._write(FinishSession(tuple(items), self._turn, ended, state), EndNow(ended))
 
     def _ended(self, conclusion: Conclusion) -> SessionEnded:
         return SessionEnded(
@@ -607,7 +768,9 @@ class Turn:
             duration_ms=max(0, round((self._now - self._began_at) * 1000)),
         )
 
-    def _write(self, recording: Recording, then: StartNext | RunNext | EndNow) -> list[Effect]:
+    def _write(
+        self, recording: Recording, then: StartNext | RunNext | AnswerNow | EndNow
+    ) -> list[Effect]:
         self._step += 1
         self.phase = Writing(self._step, recording, then)
         return [Record(self._step, recording)]
@@ -619,6 +782,8 @@ class Turn:
             self.phase = Over()
             ended = then.ended if record is None else as_recorded(then.ended, record)
             return [Publish((ended,)), Leave()]
+        if isinstance(then, AnswerNow):
+            return self._answer_locally(then.text)
         effects = self._take_into_context(then.items)
         if isinstance(then, RunNext) and stop is not None:
             return effects + self._finish_unrun(stop, then.calls)
@@ -657,6 +822,10 @@ class Turn:
 
     # --- pieces
 
+    @property
+    def _now_ms(self) -> int:
+        return self._began_ms + round((self._now - self._began_at) * 1000)
+
     def _settled(self, partial: PartialTranscript, ending: Ending) -> tuple[AnyItem, ...]:
         return settle(partial, Outcome(ending), self._settings.format)
 
@@ -676,27 +845,6 @@ class Turn:
 
     def _count(self, partial: PartialTranscript) -> None:
         self._usage = partial.usage if self._usage is None else self._usage.plus(partial.usage)
-
-
-_STATUS_OF_FAILURE = {
-    FailureKind.RATE_LIMITED: SessionStatus.RATE_LIMITED,
-    FailureKind.OVERLOADED: SessionStatus.RATE_LIMITED,
-    FailureKind.TIMEOUT: SessionStatus.TIMEOUT,
-}
-
-
-def _shown(attempt: int, messages: Iterable[AnyStreamMessage]) -> Iterable[AnyEvent]:
-    """What the outside sees of stream messages."""
-    for message in messages:
-        match message:
-            case TextDelta(_, text):
-                yield Text(attempt, text)
-            case ThinkingDelta(_, text):
-                yield Thinking(attempt, text)
-            case ToolCallFinished(_, call_id, name, arguments):
-                yield ToolUse(attempt, call_id, name, arguments)
-            case _:
-                pass
 
 
 def _ending(conclusion: Conclusion) -> Ending:

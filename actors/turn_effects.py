@@ -32,8 +32,23 @@ class SetTimers:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitTo:
+    """Say so when the attempt has taken `limit_s`."""
+
+    attempt: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DropTimers:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class AskForWork:
+    """Ask the task list of the project; the answer carries `attempt`."""
+
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +84,16 @@ class Leave:
     """The session is over and on record."""
 
 
-Effect = Abort | Start | SetTimers | DropTimers | Record | RunCalls | StopCalls | Publish | Leave
+Effect = (
+    Abort
+    | Start
+    | SetTimers
+    | LimitTo
+    | DropTimers
+    | AskForWork
+    | Record
+    | RunCalls
+    | StopCalls
+    | Publish
+    | Leave
+)

@@ -1,13 +1,14 @@
 """Where a turn stands, and what it is about to do next."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from midstream.messages.conversation import AnyItem, ToolCallPart
+from midstream.messages.conversation import AnyItem, AssistantItem, TextPart, ToolCallPart
 from midstream.messages.events import SessionEnded
-from midstream.messages.failure import ProviderFailure
+from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.record import SessionStatus
+from midstream.messages.reply_shape import is_empty_reply, is_natural_stop
 from midstream.messages.settle import ToolOutcome
 from midstream.messages.stream import StopReason
 from midstream.messages.verdict import Verdict
@@ -25,11 +26,49 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedReply:
+    """A message that the model has finished, and when.
+
+    `items` are what it adds to `context`, `now_s` is trio's time and `now_ms` wall time.
+    """
+
+    context: Sequence[AnyItem]
+    items: Sequence[AnyItem]
+    stop_reason: StopReason | None
+    now_s: float
+    now_ms: int
+
+    @property
+    def message(self) -> AssistantItem | None:
+        messages = [item for item in self.items if isinstance(item, AssistantItem)]
+        return messages[-1] if messages else None
+
+    @property
+    def text(self) -> str:
+        return "" if self.message is None else reply_text(self.message)
+
+    @property
+    def is_natural_stop(self) -> bool:
+        return self.stop_reason is not None and is_natural_stop(self.stop_reason, self.message)
+
+    @property
+    def is_empty(self) -> bool:
+        return is_empty_reply(self.message)
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """After settling: tell the model about these violations and try again. Without any,
     the attempt was lost by a crash and is simply repeated."""
 
     violations: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUpFailed:
+    """After settling: judge the follow-up that was cut because it took too long."""
+
+    failure: ProviderFailure
 
 
 class Wait(Enum):
@@ -55,10 +94,22 @@ class RunNext:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerNow:
+    """Once recorded: the session is answered with this text, without asking a model."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndNow:
     """Once recorded: the session is over."""
 
     ended: SessionEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Submitting:
+    """The prompt is being made ready. Nothing of it is on record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +121,7 @@ class Streaming:
 class Settling:
     attempt: int
     waits: frozenset[Wait]
-    then: Retry | Conclusion
+    then: Retry | FollowUpFailed | Conclusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +130,7 @@ class Writing:
 
     step: int
     recording: Recording
-    then: StartNext | RunNext | EndNow
+    then: StartNext | RunNext | AnswerNow | EndNow
     stop: Conclusion | None = None
 
 
@@ -96,8 +147,33 @@ class RunningCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class AskingWork:
+    """A reply is finished and not on record yet: the task list decides what follows."""
+
+    attempt: int
+    reply: FinishedReply
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     pass
 
 
-Phase = Streaming | Settling | Writing | RunningCalls | Over
+Phase = Submitting | Streaming | Settling | Writing | RunningCalls | AskingWork | Over
+
+_STATUS_OF_FAILURE = {
+    FailureKind.RATE_LIMITED: SessionStatus.RATE_LIMITED,
+    FailureKind.OVERLOADED: SessionStatus.RATE_LIMITED,
+    FailureKind.TIMEOUT: SessionStatus.TIMEOUT,
+}
+
+
+def status_of(failure: ProviderFailure) -> SessionStatus:
+    """How a session ends that ends by this failure."""
+    return _STATUS_OF_FAILURE.get(failure.kind, SessionStatus.FAILED)
+
+
+def reply_text(item: AnyItem) -> str:
+    """The prose of a message of the model; empty for any other item."""
+    parts = item.parts if isinstance(item, AssistantItem) else ()
+    return "".join(part.text for part in parts if isinstance(part, TextPart))

@@ -6,7 +6,8 @@ import msgspec
 
 from midstream.messages.bd_stage import BdMode
 from midstream.messages.compaction import SENTINELS
-from midstream.messages.conversation import ToolSpec
+from midstream.messages.conversation import AnyItem, ModelRequest, ToolSpec
+from midstream.messages.follow_up import repeatable
 from midstream.messages.loop_guard import FOLLOW_UP_TIMEOUT_S, GuardLimits
 
 
@@ -86,3 +87,17 @@ class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which a stream that was told to close counts as lost."""
     budget: PromptBudget = PromptBudget()
     continuation: ContinuationSettings = ContinuationSettings()
+
+    def request(self, items: tuple[AnyItem, ...], *, is_chained: bool) -> ModelRequest:
+        """The request for one attempt; `is_chained` is for what midstream asks by itself,
+        which forces no tool a second time (spec/stop_message.md 7)."""
+        return ModelRequest(
+            model=self.model,
+            items=items,
+            system=self.system,
+            tools=self.tools,
+            max_tokens=self.max_tokens,
+            options=repeatable(self.options) if is_chained else self.options,
+            cwd=self.cwd,
+            environment=self.environment,
+        )

@@ -6,6 +6,7 @@ to; whoever receives one of a finished attempt drops it (design.md section 4).
 
 import msgspec
 
+from midstream.messages.bd_stage import Answer
 from midstream.messages.conversation import AnyItem, ModelRequest, ToolCallPart
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import SessionRecord
@@ -116,6 +117,13 @@ class StartTimers(Work, frozen=True):
     retry_after_s: float | None = None
 
 
+class LimitAttempt(Work, frozen=True):
+    """Say `AttemptOverdue` after `limit_s`. Earlier timers are forgotten."""
+
+    attempt: int
+    limit_s: float
+
+
 class ForgetTimers(Work, frozen=True):
     """Nothing that was scheduled shall come any more."""
 
@@ -132,6 +140,12 @@ class SettleOverdue(Work, frozen=True):
     attempt: int
 
 
+class AttemptOverdue(Work, frozen=True):
+    """The attempt has taken as long as it may."""
+
+    attempt: int
+
+
 # --- the world to Session
 
 
@@ -143,6 +157,22 @@ class Cancel(Work, frozen=True):
     """The session shall end as cancelled."""
 
     reason: str | None = None
+
+
+class Detach(Work, frozen=True):
+    """The client has gone. Its answer is finished, but nothing is begun by itself any more
+    (design.md invariant 7)."""
+
+
+# --- WorkProbe to Session
+
+
+class WorkKnown(Work, frozen=True):
+    """What the task list of the project says (`bd_stage.py`), asked for after `attempt`."""
+
+    attempt: int
+    answers: tuple[Answer, ...]
+    has_project: bool
 
 
 # --- Session to ToolRunner, and back

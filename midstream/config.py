@@ -13,9 +13,21 @@ from typing import Any, cast
 
 import msgspec
 
+from midstream.actors.file_attachment import CAP_BYTES
+from midstream.actors.prompt_hooks import DEADLINE_S
 from midstream.actors.turn_settings import ContextMode, OnExhausted
 from midstream.messages.backoff import BackoffSettings, parse_backoff
+from midstream.messages.bd_stage import CACHE_S, TEMPLATE_PATHS, TIMEOUT_S, BdMode
+from midstream.messages.compaction import SENTINELS
 from midstream.messages.errors import ConfigError
+from midstream.messages.loop_guard import (
+    FOLLOW_UP_TIMEOUT_S,
+    STOP_AFTER_IDENTICAL,
+    STOP_AFTER_S,
+    WARN_AFTER_IDENTICAL,
+)
+from midstream.messages.segments import UnresolvedStyle
+from midstream.messages.stop_message import Stage
 from midstream.rules.rule import InterruptMode, RepeatMode
 from midstream.rules.tool_shapes import ToolShape
 
@@ -110,6 +122,72 @@ class ToolsConfig(Section, frozen=True, kw_only=True):
     """Of a longer result the middle is left out."""
 
 
+class FilesConfig(Section, frozen=True, kw_only=True):
+    """`[files]`: which files prompts may refer to, and how much of them goes along
+    (spec/file_ref.md 11)."""
+
+    allow: tuple[str, ...] = (".",)
+    """Directories and files below which everything may be read, relative to the working
+    directory. Empty: no file at all."""
+    deny: tuple[str, ...] = ()
+    """What may not be read, although it is below an allowed one."""
+    strict: bool = False
+    """Whether absolute references, `..` and backslashes are refused even within."""
+    in_text: bool = True
+    """Whether `@path` in a prompt that is plain text is a reference."""
+    unresolved_style: UnresolvedStyle = UnresolvedStyle.PLACEHOLDER
+    """What the model reads of a reference that failed: `placeholder` or `sigil`."""
+    cap_bytes: int = CAP_BYTES
+    """Of each file; what is beyond is cut, and said so."""
+    max_files: int = 20
+    max_total_bytes: int = 16 * CAP_BYTES
+    """Of all files of one prompt together."""
+    list_directories: bool = True
+    max_entries: int = 100
+    """Of a directory."""
+    attach_duplicates: bool = False
+    """Whether a file that is referred to twice goes along twice."""
+    deadline_s: float = 5.0
+    """For the file system to answer, for each reference."""
+
+
+class StopMessageConfig(Section, frozen=True, kw_only=True):
+    """`[stop_message]`: how replies are continued by themselves (spec/stop_message.md)."""
+
+    single_hop: bool = False
+    """Whether each prompt is continued only once, as the reference does."""
+    keep_in_code: bool = False
+    """Whether directives in code blocks are left where they are, unread."""
+    warn_after_identical: int = WARN_AFTER_IDENTICAL
+    """Equal rounds in a row after which the model is told. Here and below, 0 is never."""
+    stop_after_identical: int = STOP_AFTER_IDENTICAL
+    stop_after_s: float = STOP_AFTER_S
+    """Seconds since the first continuation of a prompt."""
+    follow_up_deadline_s: float = FOLLOW_UP_TIMEOUT_S
+    """For one attempt at a continuation."""
+    compaction_sentinels: tuple[str, ...] = SENTINELS
+    """What a prompt begins with that asks for a summary of the context."""
+    user_dir: str = "~/.midstream"
+    """Where `file://` texts and the texts of the stages are."""
+    stage_status: str = TEMPLATE_PATHS[Stage.STATUS_PROBE]
+    """The texts of the stages, relative to `user_dir`."""
+    stage_active: str = TEMPLATE_PATHS[Stage.ACTIVE_CONTINUE]
+    stage_loop: str = TEMPLATE_PATHS[Stage.LOOP_SELF_CHECK]
+    bd_mode: BdMode = BdMode.AUTO
+    """Whom to ask what work is left: `auto`, `runtime` (only `bd`), `heuristic`."""
+    bd_timeout_s: float = TIMEOUT_S
+    bd_cache_s: float = CACHE_S
+    bd_workdir: str | None = None
+    """Directory for `bd`; None for that of the session."""
+
+
+class HooksConfig(Section, frozen=True, kw_only=True):
+    """`[hooks]`: the host's hooks and interceptors."""
+
+    deadline_s: float = DEADLINE_S
+    """For each of them to answer."""
+
+
 class RoleConfig(Section, frozen=True, kw_only=True):
     """`[roles.NAME]`: who a session is that is summoned under this name."""
 
@@ -141,6 +219,9 @@ class Config(Section, frozen=True, kw_only=True):
     rules: RulesConfig = RulesConfig()
     budget: BudgetConfig = BudgetConfig()
     tools: ToolsConfig = ToolsConfig()
+    files: FilesConfig = FilesConfig()
+    stop_message: StopMessageConfig = StopMessageConfig()
+    hooks: HooksConfig = HooksConfig()
     roles: dict[str, RoleConfig] = {}
     rate_limit: RateLimitConfig = msgspec.field(default=RateLimitConfig(), name="rateLimit")
 
@@ -223,6 +304,9 @@ def _nearest(at: str, field: str) -> str:
         "rules": RulesConfig,
         "budget": BudgetConfig,
         "tools": ToolsConfig,
+        "files": FilesConfig,
+        "stop_message": StopMessageConfig,
+        "hooks": HooksConfig,
     }
     table = RoleConfig if at.startswith("roles[") else tables.get(at, Config)
     known = [f.encode_name for f in msgspec.structs.fields(table)]
@@ -244,6 +328,18 @@ def _check_numbers(config: Config, where: str) -> None:
         ("tools.deadline_s", config.tools.deadline_s, 0),
         ("tools.host_deadline_s", config.tools.host_deadline_s, 0),
         ("tools.result_limit_chars", config.tools.result_limit_chars, 1),
+        ("files.cap_bytes", config.files.cap_bytes, 0),
+        ("files.max_files", config.files.max_files, 0),
+        ("files.max_total_bytes", config.files.max_total_bytes, 0),
+        ("files.max_entries", config.files.max_entries, 1),
+        ("files.deadline_s", config.files.deadline_s, 0),
+        ("stop_message.warn_after_identical", config.stop_message.warn_after_identical, 0),
+        ("stop_message.stop_after_identical", config.stop_message.stop_after_identical, 0),
+        ("stop_message.stop_after_s", config.stop_message.stop_after_s, 0),
+        ("stop_message.follow_up_deadline_s", config.stop_message.follow_up_deadline_s, 0),
+        ("stop_message.bd_timeout_s", config.stop_message.bd_timeout_s, 0),
+        ("stop_message.bd_cache_s", config.stop_message.bd_cache_s, 0),
+        ("hooks.deadline_s", config.hooks.deadline_s, 0),
         ("provider.max_tokens", config.provider.max_tokens, 1),
         ("provider.pace_s", config.provider.pace_s, 0),
     ):

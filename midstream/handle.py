@@ -24,7 +24,7 @@ from midstream.messages.events import (
     ToolWanted,
 )
 from midstream.messages.record import SessionRecord
-from midstream.messages.work import Cancel, Interrupt, ToolAnswer
+from midstream.messages.work import Cancel, Detach, Interrupt, ToolAnswer
 
 Chunk = Text | Thinking | ToolUse | ToolWanted | ToolResult | Retracted
 """What the model says, piece by piece. `Retracted` voids all pieces of its attempt."""
@@ -214,6 +214,13 @@ class SessionHandle:
         """
         if self.ended is None:
             await self._session.tell(Interrupt())
+
+    async def detach(self) -> None:
+        """Say that the client has gone. The answer to its prompt is finished, but it is not
+        continued by itself; a continuation under way is cut, and the last good answer is
+        the outcome."""
+        if self.ended is None:
+            await self._session.tell(Detach())
 
     async def cancel(self, reason: str | None = None) -> None:
         """End the session as cancelled, for `reason`."""

@@ -22,12 +22,13 @@ from midstream.actors.errors import AskFailed
 from midstream.actors.live_sessions import LiveSession
 from midstream.actors.open_calls import ToolLimits
 from midstream.actors.outcome import Outcome
+from midstream.actors.submit import Prompt
 from midstream.actors.turn_settings import PromptBudget, TurnSettings
 from midstream.assembly import RuleBook
 from midstream.books import Books
 from midstream.config import Config
 from midstream.handle import Admission, SessionHandle
-from midstream.messages.conversation import AnyItem, ToolSpec
+from midstream.messages.conversation import ToolSpec
 from midstream.messages.dispatch import NeutralEnd, Refused
 from midstream.messages.enrolment import Enrolment, record_unless_kept, refused_record
 from midstream.messages.errors import MidstreamError
@@ -39,6 +40,7 @@ from midstream.rules.policy import PolicySettings
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.tool_shapes import ToolTable
 from midstream.stores.conversations import ConversationBusy
+from midstream.submitting import Submitting, continuation_settings
 from midstream.supervisors.dynamic_supervisor import DynamicSupervisor
 from midstream.supervisors.session_tree import Watching, session_tree
 from midstream.supervisors.supervisor import Supervisor
@@ -54,7 +56,7 @@ class SessionRequest:
     """What a caller wants; None is what the configuration says."""
 
     provider: Provider
-    items: tuple[AnyItem, ...] = ()
+    prompt: Prompt = field(default_factory=Prompt)
     conversation_id: str | None = None
     model: str | None = None
     system: str | None = None
@@ -64,6 +66,7 @@ class SessionRequest:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     metadata: Mapping[str, Any] | None = None
     streaming: bool = True
+    auto_continue: bool = True
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Launcher:
         clock: Clock,
         ids: Ids,
         books: Books,
+        submitting: Submitting,
         supervisor: DynamicSupervisor,
         nursery: trio.Nursery,
     ) -> None:
@@ -98,6 +102,7 @@ class Launcher:
         self._clock = clock
         self._ids = ids
         self._books = books
+        self._submitting = submitting
         self._book = books.session_book()
         self._supervisor = supervisor
         self._nursery = nursery
@@ -164,7 +169,8 @@ class Launcher:
         tree = session_tree(
             enrolment,
             settings=msgspec.structs.replace(settings, host_tools=offered.host),
-            prompt=request.items,
+            prompt=request.prompt,
+            submit=self._submitting.submit,
             provider=request.provider,
             watching=Watching(
                 rule_set=self._rule_set,
@@ -173,6 +179,7 @@ class Launcher:
                 passage_cap_chars=self._config.rules.passage_cap_chars,
             ),
             tools=offered,
+            work=self._submitting.work.address,
             ledger=self._books.ledger.address,
             announcer=self._books.announcer.address,
             outcome=outcome,
@@ -276,6 +283,9 @@ class Launcher:
                 max_output_tokens=config.budget.max_output_tokens,
                 max_s=config.budget.max_s,
                 max_tool_rounds=config.budget.max_tool_rounds,
+            ),
+            continuation=continuation_settings(
+                config.stop_message, is_allowed=request.auto_continue
             ),
         )
 

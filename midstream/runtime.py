@@ -15,8 +15,10 @@ import trio
 
 from midstream.actors.announcer import FollowNotices
 from midstream.actors.clock import Clock, Ids, SystemClock
+from midstream.actors.file_ref_resolver import CompletePath
 from midstream.actors.ledger_messages import NotRecoverable, TakeOver
 from midstream.actors.notice_board import NoticeStream
+from midstream.actors.submit import Prompt
 from midstream.assembly import (
     RuleBook,
     build_dead_letters,
@@ -28,16 +30,18 @@ from midstream.books import RUNTIME_INTENSITY, Books
 from midstream.config import Config, find_config, load_config
 from midstream.handle import Chunk, EventStream, SessionHandle, chunks_of
 from midstream.launcher import Launcher, SessionRequest
-from midstream.messages.conversation import AnyItem, SystemItem, ToolSpec, UserItem
+from midstream.messages.conversation import AnyItem, SystemItem, ToolSpec
 from midstream.messages.dispatch import DispatchStatus
 from midstream.messages.lifecycle import LifecycleSink
 from midstream.messages.record import SessionRecord
+from midstream.messages.segments import AnySegment
 from midstream.messages.session_cost import SessionCost
 from midstream.providers.cancel_handle import CancelsByHandle
 from midstream.providers.provider import Provider
 from midstream.roles import Identity, Roles, configured_roles
 from midstream.rules.rule import Rule
 from midstream.stores.store import Store
+from midstream.submitting import Submitting
 from midstream.supervisors.child_spec import Surroundings
 from midstream.supervisors.dynamic_supervisor import DynamicSupervisor
 from midstream.supervisors.supervisor import Supervisor, open_supervisor
@@ -45,6 +49,7 @@ from midstream.tools import Tool
 
 TAKE_OVER_DEADLINE_S = 30.0
 FOLLOW_DEADLINE_S = 10.0
+COMPLETE_DEADLINE_S = 10.0
 
 
 class Runtime:
@@ -64,6 +69,7 @@ class Runtime:
         rulebook: RuleBook,
         roles: Roles,
         books: Books,
+        submitting: Submitting,
         launcher: Launcher,
     ) -> None:
         self.config = config
@@ -75,11 +81,12 @@ class Runtime:
         self._provider = provider
         self._roles = roles
         self._books = books
+        self._submitting = submitting
         self._launcher = launcher
 
     def animate(
         self,
-        prompt: str | Sequence[AnyItem],
+        prompt: str | Sequence[AnySegment] | Sequence[AnyItem],
         *,
         identity: Identity | None = None,
         conversation_id: str | None = None,
@@ -92,12 +99,19 @@ class Runtime:
         environment: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         streaming: bool = True,
+        auto_continue: bool = True,
     ) -> SessionHandle:
         """Hand in a prompt; the session that answers it runs on by itself.
 
         Returns at once. Without a `conversation_id` a new conversation begins; with one
         the prompt continues it. What is not given is taken from the `identity`, and then
         from the configuration; `environment` is laid over the identity's.
+
+        `prompt` is a flat text, or what a client lets people type, in segments, or items of
+        a conversation. Files that it refers to go along with it, directives in it are taken
+        out and carried out, and hooks are asked, before anything of it is on record. Without
+        `auto_continue` the session ends with the answer to this prompt, whatever the
+        stopMessage of the conversation says; right for a prompt that wants a summary.
 
         Calls of a `Tool` are run by the runtime. For those of a `ToolSpec` the session says
         `ToolWanted` and waits for `SessionHandle.answer`. Without `runs_tools` the session
@@ -113,13 +127,13 @@ class Runtime:
         two tools have the same name.
         """
         identity = identity or Identity()
-        items = (UserItem(prompt),) if isinstance(prompt, str) else tuple(prompt)
+        preamble: tuple[AnyItem, ...] = ()
         if cwd is not None and conversation_id is None:
-            items = (SystemItem(f"The working directory is {cwd}."), *items)
+            preamble = (SystemItem(f"The working directory is {cwd}."),)
         return self._launcher.launch(
             SessionRequest(
                 provider=provider or self._provider,
-                items=items,
+                prompt=Prompt.of(prompt, preamble),
                 conversation_id=conversation_id,
                 model=model or identity.model,
                 system=system if system is not None else identity.system,
@@ -129,12 +143,13 @@ class Runtime:
                 environment={**identity.environment, **(environment or {})},
                 metadata=metadata,
                 streaming=streaming,
+                auto_continue=auto_continue,
             )
         )
 
     def summon(
         self,
-        prompt: str | Sequence[AnyItem],
+        prompt: str | Sequence[AnySegment] | Sequence[AnyItem],
         *,
         role: str | None = None,
         conversation_id: str | None = None,
@@ -236,6 +251,18 @@ class Runtime:
         None if it is not known here, or ended more than half a minute ago."""
         return await chunks_of(self._books.announcer.address, session_id)
 
+    async def complete_path(self, typed: str) -> tuple[str, ...]:
+        """What may be meant by `typed`, the beginning of a reference to a file without its
+        `@`: at most a hundred paths, directories first and with a `/` at their end."""
+        return await self._submitting.resolver.address.ask(
+            lambda reply: CompletePath(typed, reply), COMPLETE_DEADLINE_S
+        )
+
+    async def stop_message(self, conversation_id: str) -> dict[str, Any] | None:
+        """What the conversation is continued with, how often, and what of that is used, in
+        the names of the reference; None if nothing is set."""
+        return await self._submitting.stop_message(self._books.ledger.address, conversation_id)
+
     async def notices(self, after: int = 0) -> NoticeStream:
         """What becomes known of the sessions that this runtime writes: begun, ended, not
         recorded; each once. Follows behind number `after`. Raises `GapError`.
@@ -260,6 +287,8 @@ async def open_runtime(
     random: Random | None = None,
     on_lifecycle: LifecycleSink | None = None,
     roles: Roles | None = None,
+    hooks: Sequence[Hook] = (),
+    interceptors: Sequence[Interceptor] = (),
 ) -> AsyncGenerator[Runtime]:
     """Run a runtime for as long as the block lasts.
 
@@ -268,6 +297,9 @@ async def open_runtime(
     and `store` replace what the configuration names; a store that is given stays open.
     `clock`, `random` and `on_lifecycle` are for hosts and tests that bring their own time,
     chance, and sink of what actors and supervisors do.
+
+    `hooks` look at every prompt before it is accepted and may cancel it; `interceptors`
+    may also add to it. They are asked in this order, until one does not simply continue.
 
     Raises `ConfigError`, `RuleError` or `StoreError` before anything is started.
 
@@ -289,10 +321,11 @@ async def open_runtime(
         ids = Ids(clock, random)
         queue = build_dead_letters(config.store, cwd, store)
         books = Books(store, queue, clock, config.rate_limit.backoff)
+        submitting = Submitting(config, cwd, clock, hooks, interceptors)
         supervisor = DynamicSupervisor("sessions")
         tree = Supervisor(
             "runtime",
-            [*books.specs, books.heartbeat(), supervisor],
+            [*books.specs, books.heartbeat(), *submitting.specs, supervisor],
             intensity=RUNTIME_INTENSITY,
         )
         await stack.enter_async_context(open_supervisor(tree, Surroundings(random, on_lifecycle)))
@@ -304,6 +337,7 @@ async def open_runtime(
             clock=clock,
             ids=ids,
             books=books,
+            submitting=submitting,
             supervisor=supervisor,
             nursery=nursery,
         )
@@ -315,6 +349,7 @@ async def open_runtime(
                 rulebook=rulebook,
                 roles=roles or configured_roles(config, cwd),
                 books=books,
+                submitting=submitting,
                 launcher=launcher,
             )
         finally:

@@ -11,7 +11,7 @@ A crash of the matcher takes the monitor along, so no stream goes on unwatched. 
 depends on the runner, so it is the last: its crash costs the calls that run, and no more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from midstream.actors.address import Address
@@ -24,9 +24,10 @@ from midstream.actors.retry_scheduler import RetryScheduler, SchedulerMessage
 from midstream.actors.rule_matcher import MatcherMessage, RuleMatcher
 from midstream.actors.session import Neighbours, Session, SessionMessage
 from midstream.actors.stream_monitor import MonitorMessage, StreamMonitor
+from midstream.actors.submit import Prompt, Submit
 from midstream.actors.tool_runner import RunnableTool, ToolRunner, ToolRunnerMessage
 from midstream.actors.turn_settings import TurnSettings
-from midstream.messages.conversation import AnyItem
+from midstream.actors.work_probe import WorkProbeMessage
 from midstream.messages.enrolment import Enrolment
 from midstream.providers.provider import Provider
 from midstream.rules.policy import PolicySettings
@@ -78,10 +79,12 @@ def session_tree(
     enrolment: Enrolment,
     *,
     settings: TurnSettings,
-    prompt: Sequence[AnyItem],
+    prompt: Prompt,
+    submit: Submit,
     provider: Provider,
     watching: Watching,
     tools: Tools,
+    work: Address[WorkProbeMessage],
     ledger: Address[LedgerMessage],
     announcer: Address[AnnouncerMessage],
     outcome: Outcome,
@@ -90,7 +93,7 @@ def session_tree(
     # The actors refer to each other, so the addresses come first.
     session: ActorSpec[SessionMessage] = ActorSpec(
         "session",
-        lambda: Session(enrolment, settings, prompt, neighbours, outcome),
+        lambda: Session(enrolment, settings, prompt, submit, neighbours, outcome),
         restart=Restart.TEMPORARY,
         significant=True,
         shutdown_s=SESSION_SHUTDOWN_S,
@@ -118,6 +121,7 @@ def session_tree(
         matcher=matcher.address,
         scheduler=scheduler.address,
         tools=runner.address,
+        work=work,
         ledger=ledger,
         announcer=announcer,
     )

@@ -1,0 +1,38 @@
+"""What a turn has started by itself, held against the budget of its prompt.
+
+Owned by `Turn`. One budget covers retries, follow-ups and recoveries (design.md
+invariant 7); what it ends is reported as `capped`, with the reason that is given here.
+"""
+
+from dataclasses import dataclass
+
+from midstream.actors.turn_settings import PromptBudget
+from midstream.messages.usage import Usage
+
+
+@dataclass(slots=True)
+class Spending:
+    """`began_at` is the time of the prompt, in seconds; tools have run for `tools_ran_s`."""
+
+    budget: PromptBudget
+    began_at: float
+    restarts: int = 0
+    tool_rounds: int = 0
+    tools_ran_s: float = 0.0
+
+    def spent(self, now: float, attempts: int, usage: Usage | None) -> str | None:
+        """Why nothing more may be started for this prompt, or None if there is room."""
+        budget = self.budget
+        if self.restarts >= budget.max_restarts:
+            return f"{attempts} attempts were made for this prompt"
+        if now - self.began_at - self.tools_ran_s >= budget.max_s:
+            return f"this prompt has taken {budget.max_s:g} seconds"
+        output_tokens = (usage or Usage()).output_tokens or 0
+        if budget.max_output_tokens is not None and output_tokens >= budget.max_output_tokens:
+            return f"{output_tokens} output tokens were spent on this prompt"
+        return None
+
+    def spent_on_tools(self) -> str | None:
+        """Why no more calls are run for this prompt, or None if there is room."""
+        limit = self.budget.max_tool_rounds
+        return f"{limit} rounds of tool calls were run" if self.tool_rounds >= limit else None
