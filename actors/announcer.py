@@ -1,26 +1,35 @@
 """Announcer: gives every event of a session its number and tells whoever listens.
 
 It is the only one that numbers events. For each session it keeps the last events in a
-ring, bounded in bytes, so that somebody who comes late, or comes back, gets what it
-missed: a suffix of the live sequence, or `GapError` where the ring no longer reaches. A slow
-subscriber costs bounded memory and never slows a stream (`subscription.py`). What becomes
-known of sessions as a whole goes the same way, over a board of its own (`notice_board.py`).
+ring, bounded in bytes (`event_channel.py`), so that somebody who comes late, or comes back,
+gets what it missed: a suffix of the live sequence, or `GapError` where the ring no longer
+reaches. What is numbered goes to the EventRecorder too, for the event log, which reaches
+further back (`replay.py`). A slow subscriber costs bounded memory and never slows a stream
+(`subscription.py`). What becomes known of sessions as a whole goes the same way, over a
+board of its own (`notice_board.py`).
 """
 
-from collections import deque
-from dataclasses import dataclass, field
+from contextlib import suppress
+from copy import deepcopy
 
 import msgspec
 import trio
 
 from midstream.actors.actor import Actor
+from midstream.actors.address import Address
+from midstream.actors.errors import MailboxFull
+from midstream.actors.event_channel import Channel, GapError
+from midstream.actors.event_numbers import EventNumbers
+from midstream.actors.event_recorder import RecordEvents
 from midstream.actors.notice_board import NoticeBoard, NoticeStream
-from midstream.actors.subscription import Subscription, event_bytes
+from midstream.actors.subscription import DEFAULT_LIMIT_BYTES, Subscription
 from midstream.messages.errors import MidstreamError
-from midstream.messages.events import AnyEvent, SessionEnded, SessionEvent
+from midstream.messages.event_log import Position
+from midstream.messages.events import AnyEvent
 from midstream.messages.lifecycle import AnyExit
 from midstream.messages.notices import AnyNotice
 from midstream.messages.reply import Reply
+from midstream.messages.rule_counters import RuleCounters
 
 RING_LIMIT_BYTES = 262_144
 """Events remembered of one session."""
@@ -28,10 +37,6 @@ RING_LIMIT_BYTES = 262_144
 KEPT_AFTER_END_S = 30.0
 """Seconds after its end for which a session can still be subscribed to
 (spec/animator.md 5.1)."""
-
-
-class GapError(MidstreamError):
-    """The events after the number asked for are not remembered any more."""
 
 
 class UnknownSession(MidstreamError):
@@ -48,12 +53,22 @@ class Announce(msgspec.Struct, frozen=True, tag=True):
 class Subscribe(msgspec.Struct, frozen=True, tag=True):
     """Follow a session from behind number `after`; 0 is from its beginning.
 
-    Answered with a `Subscription`; fails with `GapError` or `UnknownSession`.
+    `epoch` is that of the number; None for the current one. Answered with a `Subscription`
+    that holds at most `limit_bytes`; fails with `GapError` or `UnknownSession`.
     """
 
     session_id: str
     after: int
     reply: Reply[Subscription]
+    epoch: int | None = None
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+
+
+class Continue(msgspec.Struct, frozen=True, tag=True):
+    """The session goes on here, under a new owner: number its events behind `position`."""
+
+    session_id: str
+    position: Position
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
@@ -78,27 +93,30 @@ class FollowNotices(msgspec.Struct, frozen=True, tag=True):
     reply: Reply[NoticeStream]
 
 
-AnnouncerMessage = Announce | Subscribe | Forget | Notify | FollowNotices
+class CountRules(msgspec.Struct, frozen=True, tag=True):
+    """Answered with what the rules have done in all sessions so far, as counts."""
+
+    reply: Reply[RuleCounters]
 
 
-@dataclass(slots=True)
-class _Channel:
-    """What is known of one session's events."""
-
-    last: int = 0
-    ring: deque[SessionEvent] = field(default_factory=deque[SessionEvent])
-    ring_bytes: int = 0
-    subscribers: list[Subscription] = field(default_factory=list[Subscription])
-    ended: bool = False
+AnnouncerMessage = Announce | Subscribe | Continue | Forget | Notify | FollowNotices | CountRules
 
 
 class Announcer(Actor[AnnouncerMessage]):
-    """See the module."""
+    """See the module. Without a `recorder` no log is kept. `numbers` outlive an incarnation."""
 
-    def __init__(self, ring_limit_bytes: int = RING_LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        recorder: Address[RecordEvents] | None = None,
+        numbers: EventNumbers | None = None,
+        ring_limit_bytes: int = RING_LIMIT_BYTES,
+    ) -> None:
+        self._recorder = recorder
+        self._numbers = numbers or EventNumbers()
         self._ring_limit_bytes = ring_limit_bytes
-        self._channels: dict[str, _Channel] = {}
+        self._channels: dict[str, Channel] = {}
         self._board = NoticeBoard()
+        self._counters = RuleCounters()
 
     async def handle_batch(self, messages: tuple[AnnouncerMessage, ...]) -> None:
         for message in messages:
@@ -107,44 +125,74 @@ class Announcer(Actor[AnnouncerMessage]):
                     self._announce(session_id, events)
                 case Subscribe():
                     self._subscribe(message)
+                case Continue(session_id, position):
+                    self._continue(session_id, position)
                 case Forget(session_id):
-                    self._channels.pop(session_id, None)
+                    self._forget(session_id)
                 case Notify(notices):
                     self._board.post(notices)
                 case FollowNotices():
                     self._follow(message)
+                case CountRules(reply):
+                    reply.send(deepcopy(self._counters))
 
     async def stopped(self, reason: AnyExit) -> None:
-        """Numbers begin anew with the next incarnation, so nobody may wait for the last."""
+        """What this incarnation remembers goes with it, so nobody may wait for it."""
         for channel in self._channels.values():
-            for subscriber in channel.subscribers:
-                subscriber.close()
+            channel.close()
         self._board.close()
 
+    def _channel(self, session_id: str) -> Channel:
+        channel = self._channels.get(session_id)
+        if channel is None:
+            start = self._numbers[session_id]
+            channel = Channel(session_id, start, self._ring_limit_bytes)
+            self._channels[session_id] = channel
+        return channel
+
     def _announce(self, session_id: str, events: tuple[AnyEvent, ...]) -> None:
-        channel = self._channels.setdefault(session_id, _Channel())
-        numbered = [
-            SessionEvent(session_id, number, event)
-            for number, event in enumerate(events, channel.last + 1)
-        ]
-        channel.last += len(numbered)
-        self._remember(channel, numbered)
-        for subscriber in channel.subscribers:
-            subscriber.push(numbered)
-        channel.subscribers = [s for s in channel.subscribers if not s.is_closed]
-        if any(isinstance(event, SessionEnded) for event in events):
-            channel.ended = True
+        channel = self._channel(session_id)
+        if not events:
+            return
+        for event in events:
+            self._counters.take(event)
+        had_ended = channel.ended
+        numbered = channel.announce(events)
+        self._numbers.advance(session_id, channel.position)
+        if self._recorder is not None:
+            # A recorder that is so far behind gets a hole, and says so.
+            with suppress(MailboxFull):
+                self._recorder.tell_nowait(RecordEvents(numbered))
+        if channel.ended and not had_ended:
             self.spawn(self._forget_later, session_id)
 
-    def _remember(self, channel: _Channel, events: list[SessionEvent]) -> None:
-        channel.ring.extend(events)
-        channel.ring_bytes += sum(map(event_bytes, events))
-        while channel.ring_bytes > self._ring_limit_bytes and len(channel.ring) > 1:
-            channel.ring_bytes -= event_bytes(channel.ring.popleft())
+    def _continue(self, session_id: str, position: Position) -> None:
+        if (former := self._channels.pop(session_id, None)) is not None:
+            former.close()
+        self._numbers.advance(session_id, position)
+        self._channel(session_id)
+
+    def _subscribe(self, request: Subscribe) -> None:
+        channel = self._channels.get(request.session_id)
+        if channel is None:
+            request.reply.fail(UnknownSession(f"no session {request.session_id} is known here"))
+            return
+        try:
+            subscription = channel.subscribe(request.after, request.epoch, request.limit_bytes)
+        except GapError as error:
+            request.reply.fail(error)
+        else:
+            request.reply.send(subscription)
 
     async def _forget_later(self, session_id: str) -> None:
         await trio.sleep(KEPT_AFTER_END_S)
         await self.address.tell(Forget(session_id))
+
+    def _forget(self, session_id: str) -> None:
+        channel = self._channels.get(session_id)
+        if channel is not None and channel.ended:
+            del self._channels[session_id]
+            self._numbers.forget(session_id)
 
     def _follow(self, request: FollowNotices) -> None:
         stream = self._board.follow(request.after)
@@ -152,19 +200,3 @@ class Announcer(Actor[AnnouncerMessage]):
             request.reply.fail(GapError(f"notices behind {request.after} are not remembered"))
         else:
             request.reply.send(stream)
-
-    def _subscribe(self, request: Subscribe) -> None:
-        channel = self._channels.get(request.session_id)
-        if channel is None:
-            request.reply.fail(UnknownSession(f"no session {request.session_id} is known here"))
-            return
-        first = channel.ring[0].sequence if channel.ring else channel.last + 1
-        if not first - 1 <= request.after <= channel.last:
-            problem = f"events of {request.session_id} are remembered from number {first} on"
-            request.reply.fail(GapError(problem))
-            return
-        subscription = Subscription(request.after)
-        subscription.push(event for event in channel.ring if event.sequence > request.after)
-        if not channel.ended:
-            channel.subscribers.append(subscription)
-        request.reply.send(subscription)

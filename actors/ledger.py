@@ -1,8 +1,9 @@
 """Ledger: the only writer to the store.
 
 Everybody asks it to write, and it answers when the store has acknowledged: the steps of the
-sessions of this process (`step_writer.py`), and every other change of a session's record,
-such as a cancel, a mark of death, or the report of a session outside (`funnel.py`). What
+sessions of this process (`step_writer.py`), their events (`event_keeper.py`), and every other
+change of a session's record, such as a cancel, a mark of death, or the report of a session
+outside (`funnel.py`). What
 belongs together is one commit, each carries the fence of whoever owns the session, and a key
 that makes it safe to ask twice. Requests run side by side, since a store can join their
 commits. What has begun is finished, and told, when the Ledger has to go.
@@ -19,10 +20,12 @@ from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage
 from midstream.actors.backoff_machine import BackoffMessage
 from midstream.actors.clock import Clock
+from midstream.actors.event_keeper import EventKeeper
 from midstream.actors.funnel import Funnel, Hint, rate_limit_tag
 from midstream.actors.ledger_messages import (
     Apply,
     DrainQueue,
+    KeepEvents,
     KeepState,
     LedgerMessage,
     LoadConversation,
@@ -72,6 +75,7 @@ class Ledger(Actor[LedgerMessage]):
         self._clock = clock
         self._funnel = Funnel(store, announcer, machine)
         self._steps = StepWriter(store, queue, self._funnel, self._end_by_report)
+        self._events = EventKeeper(store)
 
     async def started(self) -> None:
         await self._steps.recall()
@@ -94,6 +98,8 @@ class Ledger(Actor[LedgerMessage]):
                 self.spawn(self._keep_state, message)
             case DrainQueue():
                 self.spawn(self._drain, message)
+            case KeepEvents():
+                self.spawn(self._keep_events, message)
 
     async def _load(self, request: LoadConversation) -> None:
         with _answering(request.reply):
@@ -188,6 +194,10 @@ class Ledger(Actor[LedgerMessage]):
     async def _drain(self, request: DrainQueue) -> None:
         with _answering(request.reply):
             request.reply.send(await self._steps.drain())
+
+    async def _keep_events(self, request: KeepEvents) -> None:
+        with _to_the_end(), _answering(request.reply):
+            request.reply.send(await self._events.keep(request.blocks))
 
     def _now(self) -> str:
         return format_timestamp(self._clock.now_ms())

@@ -1,11 +1,12 @@
 """What the Ledger can be asked for. Each is answered when the store has acknowledged it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from midstream.messages.enrolment import Enrolment
 from midstream.messages.errors import MidstreamError
+from midstream.messages.event_log import Block
 from midstream.messages.record import SessionRecord
 from midstream.messages.reply import Reply
 from midstream.messages.session_reports import AnyReport, ReportAnswer
@@ -106,6 +107,30 @@ class DrainQueue(msgspec.Struct, frozen=True, tag=True):
     reply: Reply[DrainCount]
 
 
+class KeptEvents(msgspec.Struct, frozen=True):
+    """What became of blocks of events: of the sessions in `through` everything up to this
+    number is kept; those in `refused` belong to somebody else. The rest may be tried again."""
+
+    through: Mapping[str, int]
+    refused: frozenset[str] = frozenset()
+
+
+class KeepEvents(msgspec.Struct, frozen=True, tag=True):
+    """Append one block to the event log of each of these sessions; what a log has already is
+    not appended again. Answered with `KeptEvents`."""
+
+    blocks: Mapping[str, Block]
+    reply: Reply[KeptEvents]
+
+
 LedgerMessage = (
-    LoadConversation | Write | Apply | PresumeDead | TakeOver | Report | KeepState | DrainQueue
+    LoadConversation
+    | Write
+    | Apply
+    | PresumeDead
+    | TakeOver
+    | Report
+    | KeepState
+    | DrainQueue
+    | KeepEvents
 )

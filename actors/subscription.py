@@ -8,11 +8,13 @@ closed with `Lagged`, which says from where to resume (design.md section 4).
 from collections import deque
 from collections.abc import Iterable
 
-import msgspec
 import trio
 
 from midstream.messages.errors import MidstreamError
+from midstream.messages.event_log import joined
 from midstream.messages.events import (
+    LocalAnswer,
+    ReminderInjected,
     SessionEnded,
     SessionEvent,
     Text,
@@ -40,11 +42,16 @@ class Lagged(MidstreamError):
 class Subscription:
     """An async iterator over a session's events; it ends behind `SessionEnded`.
 
-    Raises `Lagged` when events had to be dropped. One task may iterate at a time.
+    Raises `Lagged` when events had to be dropped. One task may iterate at a time. `epoch` is
+    that of the session's events (`event_log.Position`).
     """
 
-    def __init__(self, after: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+    def __init__(
+        self, after: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES, epoch: int = 1
+    ) -> None:
+        self.epoch = epoch
         self._limit_bytes = limit_bytes
+        self._compact_above_bytes = limit_bytes // 2
         self._waiting: deque[SessionEvent] = deque()
         self._bytes = 0
         self._seen = after
@@ -70,36 +77,61 @@ class Subscription:
         """Whether pushing to it is of no use any more."""
         return self._closed or self._lagged
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits, in bytes."""
+        return self._bytes
+
     def _take(self, event: SessionEvent) -> None:
+        self._waiting.append(event)
         self._bytes += event_bytes(event)
-        crowded = self._bytes > self._limit_bytes // 2
-        joined = _join(self._waiting[-1], event) if crowded and self._waiting else None
-        if joined is None:
-            self._waiting.append(event)
-        else:
-            self._waiting[-1] = joined
-            self._bytes -= _EVENT_OVERHEAD_BYTES
+        if self._bytes > self._compact_above_bytes:
+            self._compact()
         if self._bytes > self._limit_bytes:
             self._lagged = True
             self._waiting.clear()
         elif isinstance(event.event, SessionEnded):
             self._closed = True
 
+    def _compact(self) -> None:
+        """Join what can be joined. It costs as much as waits, so the next time is a good deal
+        later, however slow the consumer is."""
+        self._waiting = deque(joined(self._waiting))
+        self._bytes = sum(map(event_bytes, self._waiting))
+        later = max(self._limit_bytes // 2, self._bytes + self._limit_bytes // 8)
+        self._compact_above_bytes = min(self._limit_bytes, later)
+
     def __aiter__(self) -> "Subscription":
         return self
 
     async def __anext__(self) -> SessionEvent:
-        while not self._waiting:
-            if self._lagged:
-                raise Lagged(self._seen)
-            if self._closed:
-                raise StopAsyncIteration
-            self._arrival = trio.Event()
-            await self._arrival.wait()
+        if not await self._wait():
+            raise StopAsyncIteration
         event = self._waiting.popleft()
         self._bytes -= event_bytes(event)
         self._seen = event.sequence
         return event
+
+    async def take(self) -> list[SessionEvent]:
+        """All that waits; waits for the first. Empty at the end. Raises `Lagged`."""
+        if not await self._wait():
+            return []
+        events = list(self._waiting)
+        self._waiting.clear()
+        self._bytes = 0
+        self._seen = events[-1].sequence
+        return events
+
+    async def _wait(self) -> bool:
+        """Wait for events; False at the end."""
+        while not self._waiting:
+            if self._lagged:
+                raise Lagged(self._seen)
+            if self._closed:
+                return False
+            self._arrival = trio.Event()
+            await self._arrival.wait()
+        return True
 
 
 def event_bytes(event: SessionEvent) -> int:
@@ -109,8 +141,8 @@ def event_bytes(event: SessionEvent) -> int:
             return _EVENT_OVERHEAD_BYTES + _text_bytes(said)
         case ToolUse(arguments=said) | ToolWanted(arguments=said) | ToolResult(content=said):
             return _EVENT_OVERHEAD_BYTES + _text_bytes(said)
-        case SessionEnded():
-            return _EVENT_OVERHEAD_BYTES
+        case SessionEnded(output=said) | ReminderInjected(text=said) | LocalAnswer(text=said):
+            return _EVENT_OVERHEAD_BYTES * 4 + _text_bytes(said)
         case _:
             return _EVENT_OVERHEAD_BYTES * 4
 
@@ -118,14 +150,3 @@ def event_bytes(event: SessionEvent) -> int:
 def _text_bytes(text: str) -> int:
     """What CPython takes, at most: one byte a character if all are ASCII."""
     return len(text) if text.isascii() else len(text) * 4
-
-
-def _join(before: SessionEvent, after: SessionEvent) -> SessionEvent | None:
-    """Two deltas of one kind and attempt as one, under the later number."""
-    match before.event, after.event:
-        case (Text(a, left), Text(b, right)) if a == b:
-            return msgspec.structs.replace(after, event=Text(a, left + right))
-        case (Thinking(a, left), Thinking(b, right)) if a == b:
-            return msgspec.structs.replace(after, event=Thinking(a, left + right))
-        case _:
-            return None

@@ -9,22 +9,29 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random  # noqa: TID251 - the one instance of a program that only looks
 
-from midstream.actors.announcer import Announcer, AnnouncerMessage
+from midstream.actors.announcer import Announcer, AnnouncerMessage, Continue
 from midstream.actors.backoff_machine import BackoffMachine, BackoffMessage, DispatchView
 from midstream.actors.clock import Clock, SystemClock
+from midstream.actors.event_backlog import EventBacklog
+from midstream.actors.event_numbers import EventNumbers
+from midstream.actors.event_recorder import MAILBOX_CAPACITY, EventRecorder, RecorderMessage
 from midstream.actors.heartbeat import Heartbeat, Unused
 from midstream.actors.ledger import Ledger
 from midstream.actors.ledger_messages import LedgerMessage
 from midstream.actors.live_sessions import LiveSessions
+from midstream.actors.replay import Replay
+from midstream.actors.subscription import DEFAULT_LIMIT_BYTES
 from midstream.assembly import build_dead_letters, build_store
 from midstream.config import Config
 from midstream.messages.backoff import BackoffSettings
 from midstream.messages.errors import ConfigError
+from midstream.messages.event_log import Position
 from midstream.providers.cancel_handle import CancelsByHandle
 from midstream.session_book import SessionBook
 from midstream.stores.dlq import DeadLetterQueue
+from midstream.stores.event_log import read_tail
 from midstream.stores.store import Store
-from midstream.supervisors.child_spec import ActorSpec, Surroundings
+from midstream.supervisors.child_spec import ActorSpec, ChildSpec, Surroundings
 from midstream.supervisors.restart import Intensity
 from midstream.supervisors.supervisor import Supervisor, open_supervisor
 
@@ -47,17 +54,23 @@ class Books:
             "ledger",
             lambda: Ledger(store, clock, queue, self.announcer.address, self.machine.address),
         )
-        self.announcer: ActorSpec[AnnouncerMessage] = ActorSpec("announcer", Announcer)
+        backlog, numbers = EventBacklog(), EventNumbers()
+        self.recorder: ActorSpec[RecorderMessage] = ActorSpec(
+            "event_recorder",
+            lambda: EventRecorder(self.ledger.address, backlog),
+            mailbox_capacity=MAILBOX_CAPACITY,
+        )
+        self.announcer: ActorSpec[AnnouncerMessage] = ActorSpec(
+            "announcer", lambda: Announcer(self.recorder.address, numbers)
+        )
         self.machine: ActorSpec[BackoffMessage] = ActorSpec(
             "backoff_machine",
             lambda: BackoffMachine(store, self.ledger.address, clock, settings, self._view),
         )
 
     @property
-    def specs(
-        self,
-    ) -> list[ActorSpec[LedgerMessage] | ActorSpec[AnnouncerMessage] | ActorSpec[BackoffMessage]]:
-        return [self.ledger, self.announcer, self.machine]
+    def specs(self) -> list[ChildSpec]:
+        return [self.ledger, self.recorder, self.announcer, self.machine]
 
     def heartbeat(self) -> ActorSpec[Unused]:
         """The Heartbeat, for a host that has sessions."""
@@ -66,6 +79,24 @@ class Books:
             "heartbeat",
             lambda: Heartbeat(self._store, ledger, machine, self._clock, self.live),
         )
+
+    def replay(
+        self,
+        session_id: str,
+        after: int = 0,
+        epoch: int | None = None,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    ) -> Replay:
+        """The events of a session behind a place, live or from the log."""
+        announcer = self.announcer.address
+        return Replay(announcer, self._store, session_id, after, epoch, limit_bytes)
+
+    async def continue_events(self, session_id: str, epoch: int) -> None:
+        """Number the events of a session that this host has taken over behind those that
+        its log holds. Raises `StoreError`."""
+        last = (await read_tail(self._store, session_id)).last
+        position = Position(epoch, last.last if last is not None else 0)
+        await self.announcer.address.tell(Continue(session_id, position))
 
     def session_book(self, stoppers: Iterable[CancelsByHandle] = ()) -> SessionBook:
         """The book of sessions, to be used while the group runs."""

@@ -1,5 +1,6 @@
 """What a host holds of a session: its events, its outcome, and the two ways to end it."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -9,7 +10,9 @@ import trio
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage, Subscribe, UnknownSession
 from midstream.actors.errors import AskFailed
+from midstream.actors.event_channel import GapError
 from midstream.actors.outcome import Outcome
+from midstream.actors.replay import Replay
 from midstream.actors.session import SessionMessage
 from midstream.actors.subscription import Subscription
 from midstream.actors.tool_runner import ToolRunnerMessage
@@ -61,47 +64,31 @@ class EventStream(Generic[T]):
     """
 
     def __init__(
-        self,
-        announcer: Address[AnnouncerMessage],
-        session_id: str,
-        admission: Admission,
-        after: int,
-        select: Callable[[SessionEvent], T | None],
+        self, replay: Replay, admission: Admission, select: Callable[[SessionEvent], T | None]
     ) -> None:
-        self._announcer = announcer
+        self._replay = replay
         self._admission = admission
-        self._session_id = session_id
-        self._after = after
         self._select = select
-        self._subscription: Subscription | None = None
+        self._ready: deque[T] = deque()
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
 
     async def __anext__(self) -> T:
-        subscription = self._subscription
-        if subscription is None:
-            if not await self._admission.wait():
+        if not self._ready and not await self._admission.wait():
+            raise StopAsyncIteration
+        while not self._ready:
+            events = await self._replay.take()
+            if not events:
                 raise StopAsyncIteration
-            subscription = await self.begin()
-        async for event in subscription:
-            selected = self._select(event)
-            if selected is not None:
-                return selected
-        raise StopAsyncIteration
-
-    async def begin(self) -> Subscription:
-        """Subscribe, which iterating does by itself. Raises `GapError`, `UnknownSession`."""
-        subscription: Subscription = await self._announcer.ask(
-            lambda reply: Subscribe(self._session_id, self._after, reply), _SUBSCRIBE_DEADLINE_S
-        )
-        self._subscription = subscription
-        return subscription
+            chosen = map(self._select, events)
+            self._ready.extend(one for one in chosen if one is not None)
+        return self._ready.popleft()
 
     async def aclose(self) -> None:
         """End the subscription."""
-        if self._subscription is not None:
-            self._subscription.close()
+        self._replay.close()
+        self._ready.clear()
 
     async def __aenter__(self) -> "EventStream[T]":
         return self
@@ -130,7 +117,7 @@ class SessionHandle:
         conversation_id: str,
         session: Address[SessionMessage],
         tools: Address[ToolRunnerMessage],
-        announcer: Address[AnnouncerMessage],
+        replay: Callable[[int], Replay],
         outcome: Outcome,
         admission: Admission,
         *,
@@ -140,7 +127,7 @@ class SessionHandle:
         self.conversation_id = conversation_id
         self._session = session
         self._tools = tools
-        self._announcer = announcer
+        self._replay = replay
         self._outcome = outcome
         self._admission = admission
         self._streaming = streaming
@@ -152,17 +139,16 @@ class SessionHandle:
         Empty for a session that was not let in, or that does not stream.
         """
         select = _chunk if self._streaming else _nothing
-        return EventStream(self._announcer, self.session_id, self._admission, 0, select)
+        return EventStream(self._replay(0), self._admission, select)
 
     def events(self, after: int = 0) -> EventStream[SessionEvent]:
         """Everything that happens in the session, behind event number `after`.
 
-        Raises `GapError` if events behind `after` are not remembered any more, and
-        `UnknownSession` half a minute after the session's end.
+        Those that are remembered no more come from the event log, in which adjacent deltas
+        are joined. Raises `GapError` if events behind `after` are nowhere on record, and
+        `UnknownSession` for a session that left no record, half a minute after its end.
         """
-        return EventStream(
-            self._announcer, self.session_id, self._admission, after, lambda event: event
-        )
+        return EventStream(self._replay(after), self._admission, lambda event: event)
 
     async def result(self) -> SessionEnded:
         """Wait for the session's outcome. Leaving the wait does not end the session."""
@@ -229,18 +215,22 @@ class SessionHandle:
 
 
 async def chunks_of(
-    announcer: Address[AnnouncerMessage], session_id: str
+    announcer: Address[AnnouncerMessage], session_id: str, replay: Replay
 ) -> EventStream[Chunk] | None:
     """What the model says in a session that somebody else has started here, from its
-    beginning; None if it is not known. Raises `GapError` if that is not remembered."""
-    admission = Admission()
-    admission.decide(admitted=True)
-    stream = EventStream(announcer, session_id, admission, 0, _chunk)
+    beginning; None if the Announcer does not know it."""
     try:
-        await stream.begin()
+        subscription: Subscription = await announcer.ask(
+            lambda reply: Subscribe(session_id, 0, reply), _SUBSCRIBE_DEADLINE_S
+        )
+        subscription.close()
     except UnknownSession:
         return None
-    return stream
+    except GapError:
+        pass  # it is known, and its beginning is in the log
+    admission = Admission()
+    admission.decide(admitted=True)
+    return EventStream(replay, admission, _chunk)
 
 
 def _nothing(event: SessionEvent) -> Chunk | None:

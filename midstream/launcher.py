@@ -189,7 +189,7 @@ class Launcher:
             enrolment.conversation_id,
             tree.session,
             tree.tools,
-            self._books.announcer.address,
+            partial(self._books.replay, enrolment.session_id),
             outcome,
             admission,
             streaming=request.streaming,

@@ -18,6 +18,8 @@ from midstream.actors.clock import Clock, Ids, SystemClock
 from midstream.actors.file_ref_resolver import CompletePath
 from midstream.actors.ledger_messages import NotRecoverable, TakeOver
 from midstream.actors.notice_board import NoticeStream
+from midstream.actors.replay import Replay
+from midstream.actors.subscription import DEFAULT_LIMIT_BYTES
 from midstream.actors.submit import Prompt
 from midstream.assembly import (
     RuleBook,
@@ -214,6 +216,8 @@ class Runtime:
         )
         if taken.is_terminal:
             raise NotRecoverable(f"{session_id} is given up: {taken.error}")
+        assert taken.fence is not None
+        await self._books.continue_events(session_id, taken.fence.token)
         return self._launcher.resume(
             taken,
             SessionRequest(
@@ -249,7 +253,19 @@ class Runtime:
     async def follow(self, session_id: str) -> EventStream[Chunk] | None:
         """What the model has said and says in a session of this runtime, from its beginning;
         None if it is not known here, or ended more than half a minute ago."""
-        return await chunks_of(self._books.announcer.address, session_id)
+        replay = self._books.replay(session_id)
+        return await chunks_of(self._books.announcer.address, session_id, replay)
+
+    def replay(
+        self,
+        session_id: str,
+        after: int = 0,
+        epoch: int | None = None,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    ) -> Replay:
+        """The events of any session of the store behind number `after`, to its end: those
+        that this runtime remembers, and those that are on record. For doors."""
+        return self._books.replay(session_id, after, epoch, limit_bytes)
 
     async def complete_path(self, typed: str) -> tuple[str, ...]:
         """What may be meant by `typed`, the beginning of a reference to a file without its

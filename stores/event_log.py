@@ -1,0 +1,102 @@
+"""The event log of a session in a store: blocks, found by the number of their events.
+
+Written by the Ledger alone (`append_operations`), read by everybody. A log may
+have holes, where the store was away for longer than the events were remembered elsewhere;
+readers see them by the numbers, and say so instead of guessing (design.md invariant 11).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from midstream.messages.errors import StoreError
+from midstream.messages.event_log import Block
+from midstream.stores.store import Append, Log, RequireFence, Store, encode
+
+PAGE = 32
+"""Blocks that are read at once; each holds what was said in a quarter of a second."""
+
+_decoder = msgspec.json.Decoder(Block)
+
+
+class LogTail(NamedTuple):
+    """How far a log goes: the number of blocks, and the last of them."""
+
+    length: int
+    last: Block | None
+
+
+async def read_tail(store: Store, session_id: str) -> LogTail:
+    """The end of a session's log. Raises `StoreError`."""
+    length = await store.length(Log.EVENTS, session_id)
+    last = await _read_one(store, session_id, length - 1) if length else None
+    return LogTail(length, last)
+
+
+def append_operations(session_id: str, block: Block, length: int) -> tuple[RequireFence, Append]:
+    """What keeps one more block behind `length` others, for the owner of its epoch."""
+    return (
+        RequireFence(session_id, block.epoch),
+        Append(Log.EVENTS, session_id, (encode(block),), length),
+    )
+
+
+class LogReader:
+    """Reads a session's log page by page, from behind a number to its end, again and again
+    while it grows."""
+
+    def __init__(self, store: Store, session_id: str) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._index: int | None = None
+
+    async def read(self, after: int) -> list[Block]:
+        """The next blocks with events behind number `after`, which never goes back; empty
+        if there are none yet. Raises `StoreError`."""
+        if self._index is None:
+            length = await self._store.length(Log.EVENTS, self._session_id)
+            self._index = await _first_block(
+                self._store, self._session_id, length, lambda block: block.last > after
+            )
+        page = await self._store.read(Log.EVENTS, self._session_id, self._index, PAGE)
+        self._index += len(page)
+        return [_decode(self._session_id, entry) for entry in page]
+
+
+async def end_of_epoch(store: Store, session_id: str, epoch: int) -> int | None:
+    """The last number of an epoch that is over, as far as it is on record; None if the log
+    has no block of a later one. Raises `StoreError`."""
+    length = await store.length(Log.EVENTS, session_id)
+    index = await _first_block(store, session_id, length, lambda block: block.epoch > epoch)
+    if index == length:
+        return None
+    return (await _read_one(store, session_id, index)).first - 1
+
+
+async def _first_block(
+    store: Store, session_id: str, length: int, holds: Callable[[Block], bool]
+) -> int:
+    """The index of the first block for which `holds` is true, as it is for all behind it."""
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) // 2
+        if holds(await _read_one(store, session_id, middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+async def _read_one(store: Store, session_id: str, index: int) -> Block:
+    entries = await store.read(Log.EVENTS, session_id, index, 1)
+    if not entries:
+        raise StoreError(f"the event log of {session_id} is shorter than it was")
+    return _decode(session_id, entries[0])
+
+
+def _decode(session_id: str, entry: msgspec.Raw) -> Block:
+    try:
+        return _decoder.decode(entry)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"the event log of {session_id} cannot be read: {error}") from error

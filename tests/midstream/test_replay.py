@@ -1,0 +1,350 @@
+"""Replay: each event once and in order, across ring and log, restarts and lost hosts."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, NamedTuple, cast
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from midstream.actors.announcer import Announce, UnknownSession
+from midstream.actors.clock import ManualClock
+from midstream.actors.event_backlog import EventBacklog
+from midstream.actors.event_channel import GapError
+from midstream.actors.event_recorder import EVERY_S
+from midstream.actors.replay import Replay
+from midstream.books import Books
+from midstream.messages.backoff import BackoffSettings
+from midstream.messages.errors import StoreError
+from midstream.messages.event_log import Position
+from midstream.messages.events import AnyEvent, AttemptStarted, SessionEnded, SessionEvent, Text
+from midstream.messages.record import Fence, SessionStatus
+from midstream.messages.transition import (
+    AnyTransition,
+    AttachRunning,
+    Cancel,
+    OrphanFailed,
+    Recover,
+)
+from midstream.stores.dlq import MemoryQueue
+from midstream.stores.memory import MemoryStore
+from midstream.stores.sessions import apply_transition
+from midstream.supervisors.child_spec import Surroundings
+from midstream.supervisors.restart import Intensity
+from midstream.supervisors.supervisor import Supervisor, open_supervisor
+
+AT = "2026-03-01T12:00:00.000Z"
+BEGIN = AttachRunning(id="ses", fence=Fence("host", 1), started_at=AT, provider="scripted")
+LOST = OrphanFailed(id="ses", ended_at=AT, error="no heartbeat")
+TAKE_OVER = Recover(id="ses", owner="other", at=AT)
+ENDED = SessionEnded(SessionStatus.COMPLETED, "done")
+LONG = "x" * 1_000
+FLUSHED_S = EVERY_S * 2
+
+
+@asynccontextmanager
+async def host(store: MemoryStore, *transitions: AnyTransition) -> AsyncGenerator[Books]:
+    """Those who keep the books of one process."""
+    for transition in transitions:
+        await apply_transition(store, transition)
+    books = Books(store, MemoryQueue(), ManualClock(), BackoffSettings())
+    tree = Supervisor("books", books.specs, intensity=Intensity(5, within_s=4))
+    async with open_supervisor(tree, Surroundings(Random(0))):
+        yield books
+
+
+async def say(books: Books, *events: AnyEvent) -> None:
+    await books.announcer.address.tell(Announce("ses", events))
+
+
+async def crash(books: Books) -> None:
+    """Tell the Announcer what nobody could announce, and wait until it is back."""
+    await books.announcer.address.tell(Announce("ses", cast("Any", 7)))
+    await trio.sleep(1)
+
+
+def texts(first: int, count: int, padding: str = "") -> list[AnyEvent]:
+    return [Text(1, f"<{number}{padding}>") for number in range(first, first + count)]
+
+
+async def read(replay: Replay, until: int | None = None) -> list[SessionEvent]:
+    """All events, or those up to number `until`."""
+    events: list[SessionEvent] = []
+    with trio.fail_after(60):
+        while batch := await replay.take():
+            events.extend(batch)
+            if until is not None and events[-1].sequence >= until:
+                break
+    return events
+
+
+def words(events: Sequence[SessionEvent]) -> str:
+    return "".join(e.event.text for e in events if isinstance(e.event, Text))
+
+
+def words_of(first: int, last: int, padding: str = "") -> str:
+    return "".join(f"<{number}{padding}>" for number in range(first, last + 1))
+
+
+async def test_what_the_ring_has_let_go_of_comes_from_the_log_without_a_seam(
+    autojump_clock: MockClock,
+) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        for first in range(1, 1_001, 10):
+            await say(books, *texts(first, 10, LONG))
+            await trio.sleep(EVERY_S / 10)
+        events = await read(books.replay("ses"), until=1_000)
+        assert words(events) == words_of(1, 1_000, LONG)
+        assert [e.sequence for e in events] == sorted({e.sequence for e in events})
+        middle = await read(books.replay("ses", after=333), until=1_000)
+        assert words(middle) == words_of(334, 1_000, LONG)
+
+
+async def test_a_replay_goes_on_live_behind_the_log(autojump_clock: MockClock) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await say(books, *texts(1, 500, LONG))
+        await trio.sleep(FLUSHED_S * 20)
+        replay = books.replay("ses")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_say_slowly, books, 501, 600)
+            events = await read(replay)
+        assert words(events) == words_of(1, 500, LONG) + words_of(501, 600)
+        assert isinstance(events[-1].event, SessionEnded)
+
+
+async def _say_slowly(books: Books, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        await say(books, *texts(number, 1))
+        await trio.sleep(0.01)
+    await say(books, ENDED)
+
+
+class Step(NamedTuple):
+    """Something happens: perhaps a crash, then events, then time, then perhaps a look."""
+
+    crash: bool
+    events: int
+    pause_s: float
+    look: float | None
+    """How much of what was said is read, from 0 to 1."""
+
+
+STEP = st.builds(
+    Step,
+    st.booleans(),
+    st.integers(1, 30),
+    st.sampled_from([0.0, 0.1, 1.0]),
+    st.none() | st.floats(0, 1),
+)
+
+
+@given(st.lists(st.lists(STEP, max_size=5), min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_wherever_one_leaves_and_comes_back_each_event_comes_once(lives: list[list[Step]]) -> None:
+    """Across crashes of the Announcer, and restarts of the process."""
+
+    async def run() -> None:
+        store = MemoryStore()
+        client = _Client()
+        said = 0
+        for number, steps in enumerate(lives):
+            async with host(store, *([] if number else [BEGIN])) as books:
+                if number:
+                    await books.continue_events("ses", 1)
+                for step in steps:
+                    if step.crash:
+                        await crash(books)
+                    await say(books, *texts(said + 1, step.events))
+                    said += step.events
+                    await trio.sleep(step.pause_s)
+                    if step.look is not None:
+                        await client.look(books, round(said * step.look))
+                if number == len(lives) - 1:
+                    await say(books, ENDED)
+        async with host(store) as books:
+            await client.look(books, said + 1)
+        assert words(client.seen) == words_of(1, said)
+        assert isinstance(client.seen[-1].event, SessionEnded)
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+class _Client:
+    """Somebody who comes and goes."""
+
+    def __init__(self) -> None:
+        self.seen: list[SessionEvent] = []
+
+    async def look(self, books: Books, until: int) -> None:
+        last = self.seen[-1] if self.seen else None
+        after, epoch = (last.sequence, last.epoch) if last is not None else (0, None)
+        if until <= after:
+            return
+        replay = books.replay("ses", after, epoch)
+        self.seen += await read(replay, until)
+        replay.close()
+
+
+async def test_numbers_go_on_after_a_crash_of_the_announcer(autojump_clock: MockClock) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await say(books, *texts(1, 3))
+        replay = books.replay("ses")
+        assert words(await replay.take()) == words_of(1, 3)
+        await crash(books)
+        await say(books, *texts(4, 2), ENDED)
+        events = await read(replay)
+        assert [event.sequence for event in events] == [4, 5, 6]
+        assert words(events) == words_of(4, 5)
+
+
+async def test_a_finished_session_is_told_by_a_later_process(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with host(store, BEGIN) as books:
+        await say(books, AttemptStarted(1), *texts(1, 50), ENDED)
+    async with host(store) as books:
+        events = await read(books.replay("ses", after=20))
+        assert words(events) == words_of(20, 50)
+        assert events[-1].sequence == 52
+
+
+async def test_a_hole_in_the_log_is_said_and_never_bridged(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with host(store, BEGIN) as books:
+        await say(books, *texts(1, 10))
+        await trio.sleep(FLUSHED_S)
+        store.failure = StoreError("the store is away")
+        await say(books, *texts(11, 1_500, LONG))  # more than the backlog holds
+        await trio.sleep(10)
+        store.failure = None
+        await trio.sleep(10)
+        await say(books, ENDED)
+        assert words(await read(books.replay("ses"), until=10)) == words_of(1, 10)
+        with pytest.raises(GapError) as gap:
+            await read(books.replay("ses"))
+        assert gap.value.after is not None
+        assert gap.value.after > 10
+        rest = await read(books.replay("ses", after=gap.value.after))
+        assert isinstance(rest[-1].event, SessionEnded)
+
+
+async def test_while_the_store_is_away_events_wait_and_are_kept_later(
+    autojump_clock: MockClock,
+) -> None:
+    store = MemoryStore()
+    async with host(store, BEGIN) as books:
+        store.failure = StoreError("the store is away")
+        await say(books, *texts(1, 40))
+        await trio.sleep(30)
+        store.failure = None
+        await say(books, ENDED)
+        await trio.sleep(10)
+    async with host(store) as books:
+        assert words(await read(books.replay("ses"))) == words_of(1, 40)
+
+
+async def test_what_a_lost_host_had_said_and_not_kept_is_reset(autojump_clock: MockClock) -> None:
+    """A client has seen numbers 1 to 8; 6 to 8 went down with the host."""
+    contents = MemoryStore()
+    store = contents.reopen()
+    async with host(store, BEGIN) as books:
+        await say(books, *texts(1, 5))
+        await trio.sleep(FLUSHED_S)
+        store.failure = StoreError("killed")
+        await say(books, *texts(6, 3))
+        await trio.sleep(FLUSHED_S)
+    async with host(contents.reopen(), LOST, TAKE_OVER) as books:
+        await books.continue_events("ses", 2)
+        await say(books, *texts(100, 2), ENDED)
+        replay = books.replay("ses", after=8, epoch=1)
+        start = await replay.begin()
+        assert (start.position, start.reset) == (Position(1, 5), True)
+        events = await read(replay)
+        assert words(events) == words_of(100, 101)
+        assert {event.epoch for event in events} == {2}
+        # Whoever had not seen so much misses nothing, and is not reset.
+        replay = books.replay("ses", after=3, epoch=1)
+        assert (await replay.begin()).reset is False
+        assert words(await read(replay)) == words_of(4, 5) + words_of(100, 101)
+
+
+async def test_a_session_that_was_lost_for_good_ends_as_its_record_says(
+    autojump_clock: MockClock,
+) -> None:
+    contents = MemoryStore()
+    store = contents.reopen()
+    async with host(store, BEGIN) as books:
+        await say(books, *texts(1, 5))
+        await trio.sleep(FLUSHED_S)
+        store.failure = StoreError("killed")
+    async with host(contents.reopen()) as books:
+        replay = books.replay("ses")
+        assert words(await read(replay, until=5)) == words_of(1, 5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_later, contents)
+            [ended] = await read(replay)
+        assert ended.sequence == 6
+        assert isinstance(ended.event, SessionEnded)
+        assert (ended.event.status, ended.event.reason) == (SessionStatus.CANCELLED, "by hand")
+
+
+async def _end_later(store: MemoryStore) -> None:
+    await trio.sleep(20)
+    await apply_transition(store, Cancel(id="ses", ended_at=AT, reason="by hand"))
+
+
+async def test_a_session_of_another_process_is_followed_through_the_store(
+    autojump_clock: MockClock,
+) -> None:
+    contents = MemoryStore()
+    async with (
+        host(contents.reopen(), BEGIN) as books,
+        host(contents.reopen()) as elsewhere,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_say_slowly, books, 1, 300)
+        events = await read(elsewhere.replay("ses"))
+        assert words(events) == words_of(1, 300)
+        assert isinstance(events[-1].event, SessionEnded)
+
+
+async def test_a_stalled_host_writes_nothing_into_the_log_of_its_successor(
+    autojump_clock: MockClock,
+) -> None:
+    contents = MemoryStore()
+    async with host(contents.reopen(), BEGIN) as stalled:
+        await say(stalled, *texts(1, 5))
+        await trio.sleep(FLUSHED_S)
+        async with host(contents.reopen(), LOST, TAKE_OVER) as books:
+            await books.continue_events("ses", 2)
+            await say(stalled, *texts(6, 5))
+            await say(books, *texts(200, 5), ENDED)
+            await trio.sleep(FLUSHED_S)
+    async with host(contents.reopen()) as books:
+        assert words(await read(books.replay("ses"))) == words_of(1, 5) + words_of(200, 204)
+
+
+async def test_what_was_never_said_is_no_place_to_begin(autojump_clock: MockClock) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await say(books, *texts(1, 5))
+        for after, epoch in ((6, 1), (6, None), (0, 2)):
+            with pytest.raises(GapError) as gap:
+                await books.replay("ses", after, epoch).take()
+            assert gap.value.after == 5
+        with pytest.raises(UnknownSession):
+            await books.replay("nobody").take()
+
+
+async def test_the_backlog_is_bounded_in_bytes_for_one_and_for_all() -> None:
+    backlog = EventBacklog(session_limit_bytes=10_000, total_limit_bytes=30_000)
+    for number in range(1, 200):
+        for session in range(10):
+            event = SessionEvent(f"ses-{session}", number, Text(1, "x" * 100))
+            backlog.add([event])
+            assert backlog.size_bytes <= 30_000
+    for block in backlog.blocks(10).values():
+        assert block.last == 199
+        assert block.first > 150
