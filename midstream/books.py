@@ -46,6 +46,7 @@ class Books:
         self, store: Store, queue: DeadLetterQueue, clock: Clock, settings: BackoffSettings
     ) -> None:
         self._store = store
+        self._queue = queue
         self._clock = clock
         self._settings = settings
         self._view = DispatchView()
@@ -102,6 +103,7 @@ class Books:
         """The book of sessions, to be used while the group runs."""
         return SessionBook(
             store=self._store,
+            queue=self._queue,
             ledger=self.ledger.address,
             machine=self.machine.address,
             view=self._view,

@@ -235,8 +235,7 @@ class Launcher:
         try:
             await self._supervisor.start_child(launch.tree)
         except MidstreamError as error:
-            cause = error.__cause__ or error
-            ended = SessionEnded(SessionStatus.FAILED, "", reason=str(cause))
+            ended = SessionEnded(SessionStatus.FAILED, "", reason=str(_root_of(error)))
             session_id = launch.handle.session_id
             await self._books.announcer.address.tell(Announce(session_id, (ended,)))
             launch.live.outcome.settle(ended, record_unless_kept(launch.live.enrolment, ended))
@@ -292,6 +291,13 @@ class Launcher:
     def _new_arguments(self, cwd: str, call_id: str, tool: str) -> ToolArguments:
         raw = self._rule_set.wants_raw_arguments
         return ToolArguments(call_id, tool, self._tool_table, cwd, raw=raw)
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """What a start failed with, below what supervisors say about it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _policy(config: Config) -> PolicySettings:

@@ -6,8 +6,9 @@ sessions of this process and for those of any other on the same store. A `Runtim
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import trio
 
 from midstream.actors.address import Address
@@ -15,7 +16,7 @@ from midstream.actors.announcer import UnknownSession
 from midstream.actors.backoff_machine import BackoffMessage, DispatchView, ReadStatus
 from midstream.actors.clock import Clock
 from midstream.actors.errors import AskFailed
-from midstream.actors.ledger_messages import Apply, LedgerMessage
+from midstream.actors.ledger_messages import Apply, LedgerMessage, Report
 from midstream.actors.live_sessions import LiveSession, LiveSessions
 from midstream.messages.backoff import BackoffSettings
 from midstream.messages.dispatch import (
@@ -25,15 +26,20 @@ from midstream.messages.dispatch import (
     decide,
     is_dispatchable,
 )
-from midstream.messages.record import SessionRecord
+from midstream.messages.record import SessionRecord, SessionStatus, Shape
 from midstream.messages.session_cost import SessionCost, cost_of
+from midstream.messages.session_reports import AnyReport, ReportAnswer, not_taken
 from midstream.messages.timestamps import format_timestamp
+from midstream.messages.transition import AnyTransition
 from midstream.messages.transition import Cancel as CancelTransition
 from midstream.messages.work import Cancel
 from midstream.providers.cancel_handle import CancelsByHandle
+from midstream.stores.conversation_load import load_conversation
+from midstream.stores.dlq import DeadLetterQueue
 from midstream.stores.session_list import SessionFilter, SessionPage, list_sessions, records_of
 from midstream.stores.sessions import load_session
-from midstream.stores.store import Cursor, Store
+from midstream.stores.state import load_heartbeat
+from midstream.stores.store import Book, Cursor, Log, Store
 
 _log = logging.getLogger("midstream.sessions")
 
@@ -49,6 +55,18 @@ DEFAULT_LIMIT = 20
 LARGEST_LIMIT = 500
 
 
+class Overview(Shape, frozen=True, kw_only=True):
+    """Where everything stands: the shared pause, who lives, what waits for the store."""
+
+    status: DispatchStatus
+    dispatchable: bool
+    running: int
+    pending: int
+    guild_alive_at: str | None = None
+    """When a host of this store was last known to live; None if none ever was."""
+    dead_letters: int = 0
+
+
 class SessionBook:
     """See the module. Every method that reads or writes raises `StoreError`."""
 
@@ -56,6 +74,7 @@ class SessionBook:
         self,
         *,
         store: Store,
+        queue: DeadLetterQueue,
         ledger: Address[LedgerMessage],
         machine: Address[BackoffMessage],
         view: DispatchView,
@@ -65,6 +84,7 @@ class SessionBook:
         stoppers: Iterable[CancelsByHandle] = (),
     ) -> None:
         self._store = store
+        self._queue = queue
         self._ledger = ledger
         self._machine = machine
         self._view = view
@@ -117,6 +137,31 @@ class SessionBook:
         await self._stop_outside(record)
         return record
 
+    async def report(self, report: AnyReport) -> ReportAnswer:
+        """Take what a session outside says about itself (spec/animator.md 5.5).
+
+        Never raises: an answer that is not `ok` says why, and then whoever sent the report
+        has to keep it. A terminal `status` tells the session to stop.
+        """
+        try:
+            return await self._ledger.ask(lambda reply: Report(report, reply), ASK_DEADLINE_S)
+        except AskFailed as error:
+            return not_taken(report.session_id, str(error))
+
+    async def apply(
+        self, transition: AnyTransition, transcript: Sequence[object] = ()
+    ) -> SessionRecord:
+        """Change a session's record, for providers whose sessions live outside: the record
+        before the launch, a timeout. The record as it is then. Raises what `reduce` raises."""
+        return await self._ledger.ask(
+            lambda reply: Apply(transition, reply, transcript), ASK_DEADLINE_S
+        )
+
+    async def transcript(self, session_id: str, start: int = 0) -> Sequence[msgspec.Raw]:
+        """What the provider of a session outside wrote, raw, from position `start` on; at
+        most a thousand entries at once, fewer only at the end."""
+        return await self._store.read(Log.TRANSCRIPTS, session_id, start)
+
     async def status(self) -> DispatchStatus:
         """The shared pause, as it is now for all hosts."""
         try:
@@ -124,6 +169,25 @@ class SessionBook:
         except AskFailed as error:
             _log.warning("the dispatch status is the one known here: %s", error)
             return self._view.status
+
+    async def overview(self) -> Overview:
+        """Where everything stands now."""
+        kept = await load_heartbeat(self._store)
+        status = await self.status()
+        return Overview(
+            status=status,
+            dispatchable=is_dispatchable(status, self._clock.now_ms()),
+            running=await self._store.count(Book.SESSIONS, {"status": SessionStatus.RUNNING}),
+            pending=await self._store.count(Book.SESSIONS, {"status": SessionStatus.PENDING}),
+            guild_alive_at=kept.heartbeat.guild_alive_at if kept is not None else None,
+            dead_letters=len(await self._queue.names()),
+        )
+
+    async def reminded_of(self, record: SessionRecord) -> tuple[str, ...]:
+        """The rules of which the session's conversation was reminded, and still is."""
+        if record.conversation_id is None:
+            return ()
+        return tuple((await load_conversation(self._store, record.conversation_id)).recorded)
 
     def is_dispatchable(self) -> bool:
         """Whether a session may begin now, as far as this host knows."""

@@ -1,17 +1,15 @@
 """The commands and their options; each does its work in a module of its own."""
 
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-import trio
 import typer
 
+from midstream.cli.command import run_command
 from midstream.cli.demo import run_demo
 from midstream.cli.rules import rules_app
 from midstream.cli.run import RunOptions, run_prompt
-from midstream.messages.errors import MidstreamError
+from midstream.cli.sessions import sessions_app, status_command
 
 app = typer.Typer(
     name="midstream",
@@ -21,8 +19,8 @@ app = typer.Typer(
     help="Listens while a model talks: aborts on a rule, says why, lets it try again.",
 )
 app.add_typer(rules_app)
-
-T = TypeVar("T")
+app.add_typer(sessions_app)
+app.command("status")(status_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print events as NDJSON, one a line.")]
 
@@ -41,7 +39,7 @@ def demo(
 
     A server on this machine speaks Anthropic's wire format; the real provider connects.
     """
-    _run(run_demo, json, speed)
+    run_command(run_demo, json, speed)
 
 
 @app.command()
@@ -89,27 +87,4 @@ def run(
         config=config,
         json=json,
     )
-    _run(run_prompt, options)
-
-
-def _run(command: Callable[..., Awaitable[int]], *arguments: object) -> None:
-    """Run an async command; its return value is the exit code, our errors are one line."""
-    try:
-        code = trio.run(command, *arguments)
-    except (MidstreamError, KeyboardInterrupt, BaseExceptionGroup) as error:
-        code = _explained(error)
-    sys.exit(code)
-
-
-def _explained(error: BaseException) -> int:
-    """The exit code of an error that we understand, after saying it; others are raised."""
-    cause = error
-    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
-        cause = cause.exceptions[0]
-    if isinstance(cause, KeyboardInterrupt):
-        return 130
-    if isinstance(cause, MidstreamError):
-        because = f": {cause.__cause__}" if cause.__cause__ else ""
-        typer.secho(f"midstream: {cause}{because}", fg="red", err=True)
-        return 2
-    raise error
+    run_command(run_prompt, options)

@@ -1,0 +1,42 @@
+"""How a command runs: its return value is the exit code, our errors are one line.
+
+Exit codes: what the command returns; 2 for wrong input and other errors of ours, 130 for
+Ctrl-C. What we do not understand is raised, with its traceback.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import trio
+import typer
+
+from midstream.messages.errors import MidstreamError
+
+INTERRUPTED = 130
+
+
+def run_command(command: Callable[..., Awaitable[int]], *arguments: object) -> None:
+    """Run an async command, and exit."""
+    try:
+        code = trio.run(command, *arguments)
+    except (MidstreamError, KeyboardInterrupt, BaseExceptionGroup) as error:
+        code = _explained(error)
+    sys.exit(code)
+
+
+def _explained(error: BaseException) -> int:
+    """The exit code of an error that we understand, after saying it; others are raised."""
+    cause = error
+    while isinstance(cause, BaseExceptionGroup):
+        causes = cast("BaseExceptionGroup[BaseException]", cause).exceptions
+        if len(causes) != 1:
+            raise error
+        cause = causes[0]
+    if isinstance(cause, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(cause, MidstreamError):
+        because = f": {cause.__cause__}" if cause.__cause__ else ""
+        typer.secho(f"midstream: {cause}{because}", fg="red", err=True)
+        return 2
+    raise error

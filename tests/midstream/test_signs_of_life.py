@@ -1,0 +1,365 @@
+"""Hosts that live, stall, die and come back, on one store: whose session it is, and who pays."""
+
+import msgspec
+import pytest
+import trio
+from hosts import (
+    SPEAKING,
+    doomed_host,
+    host,
+    notices_so_far,
+    record_of,
+    until_it_speaks,
+    wall_clock,
+)
+from trio.testing import MockClock
+
+from midstream.actors.ledger_messages import NotRecoverable
+from midstream.messages.conversation import AssistantItem, UserItem
+from midstream.messages.errors import StoreError
+from midstream.messages.notices import Began, DeadLettered, Ended, Revived
+from midstream.messages.record import SessionRecord, SessionStatus
+from midstream.messages.timestamps import format_timestamp, parse_timestamp
+from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
+from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
+from midstream.runtime import Runtime
+from midstream.stores.conversation_load import load_conversation
+from midstream.stores.memory import MemoryStore
+from midstream.stores.sessions import apply_transition
+from midstream.stores.state import load_heartbeat
+from midstream.stores.store import Book
+
+HELLO = answer("hello")
+
+
+def saying_something_after(seconds: float) -> list[Step]:
+    return [Pause(seconds), *answer("done at last")]
+
+
+async def heard_ago_s(store: MemoryStore, session_id: str, now_ms: int) -> float:
+    last = parse_timestamp((await record_of(store, session_id)).last_activity_at)
+    assert last is not None
+    return (now_ms - last) / 1000
+
+
+# --- those that live
+
+
+async def test_b2_a_long_attached_session_is_not_taken_for_dead(autojump_clock: MockClock) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with (
+        host(store, saying_something_after(600), clock=clock, seed=1) as owner,
+        host(store.reopen(), clock=clock, seed=2) as other,
+    ):
+        handle = owner.animate("think hard")
+        for _ in range(9):
+            await trio.sleep(60)
+            assert await heard_ago_s(store, handle.session_id, clock.now_ms()) <= 30
+        assert (await handle.result()).status is SessionStatus.COMPLETED
+        heard = await notices_so_far(owner) + await notices_so_far(other)
+    assert [type(notice) for notice in heard] == [Began, Ended]
+
+
+async def test_the_guild_beats_every_thirty_seconds(autojump_clock: MockClock) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with host(store, clock=clock):
+        await trio.sleep(100)
+        kept = await load_heartbeat(store)
+    assert kept is not None
+    assert kept.heartbeat.alive_ms is not None
+    assert clock.now_ms() - kept.heartbeat.alive_ms <= 30_000
+
+
+async def test_a_mark_of_death_is_taken_back_by_a_session_that_lives(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with host(store, saying_something_after(300), clock=clock) as owner:
+        handle = owner.animate("hi")
+        await trio.sleep(10)
+        at = format_timestamp(clock.now_ms())
+        await apply_transition(store, OrphanFailed(id=handle.session_id, ended_at=at, error="x"))
+        await trio.sleep(2)
+        record = await record_of(store, handle.session_id)
+        assert (record.status, record.presumed_dead) == (SessionStatus.RUNNING, False)
+        assert (await handle.result()).status is SessionStatus.COMPLETED
+        assert [type(n) for n in await notices_so_far(owner)] == [Began, Revived, Ended]
+
+
+# --- cancelled from elsewhere
+
+
+async def test_a_cancel_from_another_host_is_heard_within_two_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock, provider = MemoryStore(), wall_clock(), ScriptedProvider(SPEAKING)
+    async with (
+        host(store, provider=provider, clock=clock, seed=1) as owner,
+        host(store.reopen(), clock=clock, seed=2) as other,
+    ):
+        handle = owner.animate("hi")
+        await until_it_speaks(owner, handle.session_id)
+        record = await other.cancel(handle.session_id, "from elsewhere")
+        assert record.status is SessionStatus.CANCELLED
+        asked_at = trio.current_time()
+        ended = await handle.result()
+        assert trio.current_time() - asked_at <= 2
+        assert provider.live == 0
+        assert (ended.status, ended.reason) == (SessionStatus.CANCELLED, "from elsewhere")
+        assert await handle.record() == await record_of(store, handle.session_id) == record
+        conversation = await load_conversation(store, handle.conversation_id)
+        assert any(isinstance(item, AssistantItem) for item in conversation.items)
+        assert [type(n) for n in await notices_so_far(owner)] == [Began]
+        assert [type(n) for n in await notices_so_far(other)] == [Ended]
+
+
+async def test_a_session_that_finishes_after_its_cancel_is_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    """The cancel was first; that the answer came before anybody noticed changes nothing."""
+    store, clock = MemoryStore(), wall_clock()
+    async with (
+        host(store, saying_something_after(0.5), clock=clock, seed=1) as owner,
+        host(store.reopen(), clock=clock, seed=2) as other,
+    ):
+        handle = owner.animate("hi")
+        await trio.sleep(0.4)
+        await other.cancel(handle.session_id, "too slow")
+        ended = await handle.result()
+        assert (ended.status, ended.reason) == (SessionStatus.CANCELLED, "too slow")
+        record = await record_of(store, handle.session_id)
+        assert record.duration_ms == ended.duration_ms
+        conversation = await load_conversation(store, handle.conversation_id)
+        assert isinstance(conversation.items[-1], AssistantItem)
+
+
+# --- those that died
+
+
+async def test_a_session_whose_host_was_killed_is_found_after_ninety_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock, seed=1) as lost:
+        handle = lost.animate("hi")
+        await until_it_speaks(lost, handle.session_id)
+    assert (await record_of(store, handle.session_id)).status is SessionStatus.RUNNING
+    async with host(store.reopen(), clock=clock, seed=2) as heir:
+        await trio.sleep(85)
+        assert (await record_of(store, handle.session_id)).status is SessionStatus.RUNNING
+        await trio.sleep(40)
+        record = await record_of(store, handle.session_id)
+        assert (record.status, record.presumed_dead) == (SessionStatus.FAILED, True)
+        assert record.error is not None
+        assert "seconds" in record.error
+        assert record.exit_code == 1
+        [ended] = await notices_so_far(heir)
+        assert isinstance(ended, Ended)
+        assert heir.is_dispatchable()  # a lost host says nothing about the quota
+
+
+async def test_b11_sessions_outside_have_their_time_after_a_downtime(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with host(store, clock=clock):
+        await trio.sleep(1)
+        at = format_timestamp(clock.now_ms())
+        ready = DetachedReady(id="ses-out", started_at=at, provider="cc", last_activity_at=at)
+        await apply_transition(store, ready)
+    await trio.sleep(3600)
+    async with host(store.reopen(), clock=clock):
+        await trio.sleep(80)
+        assert (await record_of(store, "ses-out")).status is SessionStatus.RUNNING
+        await trio.sleep(45)
+        assert (await record_of(store, "ses-out")).presumed_dead
+
+
+async def test_a_record_without_a_sign_of_life_gets_one_and_is_watched_from_then_on(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    legacy = SessionRecord(
+        id="ses-legacy",
+        status=SessionStatus.RUNNING,
+        started_at="2020-01-01T00:00:00.000Z",
+        provider="cc",
+    )
+    await store.put(Book.SESSIONS, legacy.id, legacy, 0)
+    async with host(store, clock=clock):
+        await trio.sleep(10)
+        assert (await record_of(store, legacy.id)).last_activity_at is not None
+        await trio.sleep(120)
+        assert (await record_of(store, legacy.id)).presumed_dead
+
+
+async def test_terminal_records_are_left_alone_and_others_do_not_stop_the_search(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    for number in range(3):
+        at = format_timestamp(clock.now_ms())
+        await apply_transition(
+            store,
+            DetachedReady(id=f"ses-{number}", started_at=at, provider="cc", last_activity_at=at),
+        )
+    done = msgspec.structs.replace(await record_of(store, "ses-1"), status=SessionStatus.COMPLETED)
+    await store.put(Book.SESSIONS, "ses-1", done, 1)
+    async with host(store, clock=clock):
+        await trio.sleep(200)
+        assert await record_of(store, "ses-1") == done
+        for session_id in ("ses-0", "ses-2"):
+            assert (await record_of(store, session_id)).presumed_dead
+
+
+# --- taken over
+
+
+async def test_a_lost_session_is_recovered_where_its_record_stops(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock, seed=1) as lost:
+        handle = lost.animate("hi", metadata={"role": "coder"})
+        await until_it_speaks(lost, handle.session_id)
+    provider = ScriptedProvider(answer("here I am"))
+    async with host(store.reopen(), provider=provider, clock=clock, seed=2) as heir:
+        await trio.sleep(130)
+        again = await heir.recover(handle.session_id)
+        assert again.session_id == handle.session_id
+        ended = await again.result()
+        record = await record_of(store, handle.session_id)
+        conversation = await load_conversation(store, handle.conversation_id)
+        told = [type(notice) for notice in await notices_so_far(heir)]
+    assert (ended.status, ended.output) == (SessionStatus.COMPLETED, "here I am")
+    assert provider.requests[0].items == (UserItem("hi"),)
+    assert record.fence is not None
+    assert record.fence.token == 2
+    assert record.metadata == {"role": "coder"}
+    assert [type(item) for item in conversation.items] == [UserItem, AssistantItem]
+    assert told == [Ended, Revived, Ended]
+
+
+async def test_a_stalled_owner_writes_nothing_over_its_successor_and_stops_paying(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    stalled_store, provider = store.reopen(), ScriptedProvider(SPEAKING)
+    async with (
+        host(stalled_store, provider=provider, clock=clock, seed=1) as stalled,
+        host(store.reopen(), saying_something_after(100), clock=clock, seed=2) as heir,
+    ):
+        handle = stalled.animate("hi")
+        await until_it_speaks(stalled, handle.session_id)
+        stalled_store.failure = StoreError("the network is gone")
+        await trio.sleep(130)
+        again = await heir.recover(handle.session_id)
+        await trio.sleep(1)
+        stalled_store.failure = None
+        old = await handle.result()
+        assert provider.live == 0
+        assert old.status in (SessionStatus.FAILED, SessionStatus.CANCELLED)
+        assert (await record_of(store, handle.session_id)).status is SessionStatus.RUNNING
+        assert (await again.result()).output == "done at last"
+        record = await record_of(store, handle.session_id)
+        conversation = await load_conversation(store, handle.conversation_id)
+    assert (record.status, record.output) == (SessionStatus.COMPLETED, "done at last")
+    assert [type(item) for item in conversation.items] == [UserItem, AssistantItem]
+
+
+async def test_two_hosts_that_recover_at_once_are_told_apart(autojump_clock: MockClock) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock, seed=1) as lost:
+        handle = lost.animate("hi")
+        await until_it_speaks(lost, handle.session_id)
+    one, two = ScriptedProvider(HELLO), ScriptedProvider(HELLO)
+    async with (
+        host(store.reopen(), provider=one, clock=clock, seed=2) as first,
+        host(store.reopen(), provider=two, clock=clock, seed=3) as second,
+    ):
+        await trio.sleep(130)
+        outcomes: list[object] = []
+
+        async def recover(runtime: Runtime) -> None:
+            try:
+                outcomes.append(await runtime.recover(handle.session_id))
+            except NotRecoverable as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recover, first)
+            nursery.start_soon(recover, second)
+        await trio.sleep(5)
+    assert sum(isinstance(outcome, NotRecoverable) for outcome in outcomes) == 1
+    assert len(one.requests) + len(two.requests) == 1
+
+
+async def test_five_recoveries_without_output_end_in_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock, seed=1) as lost:
+        session_id = lost.animate("hi").session_id
+        await until_it_speaks(lost, session_id)
+    for number in range(5):
+        async with doomed_host(store, SPEAKING, clock=clock, seed=number + 2) as heir:
+            await trio.sleep(130)
+            await heir.recover(session_id)
+            await until_it_speaks(heir, session_id)
+            assert (await record_of(store, session_id)).recoveries == number + 1
+    async with host(store.reopen(), clock=clock, seed=9) as last:
+        await trio.sleep(130)
+        with pytest.raises(NotRecoverable, match="5 times"):
+            await last.recover(session_id)
+        record = await record_of(store, session_id)
+        assert record.status is SessionStatus.DEAD_LETTERED
+        assert DeadLettered(session_id=session_id, recoveries=5) in await notices_so_far(last)
+        with pytest.raises(NotRecoverable):
+            await last.recover(session_id)
+
+
+async def test_only_what_is_presumed_dead_can_be_recovered(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with host(store, HELLO, SPEAKING, clock=wall_clock()) as runtime:
+        done = runtime.animate("hi")
+        await done.result()
+        with pytest.raises(NotRecoverable, match="completed"):
+            await runtime.recover(done.session_id)
+        running = runtime.animate("hi")
+        await until_it_speaks(runtime, running.session_id)
+        with pytest.raises(Exception, match="is being answered"):
+            await runtime.recover(running.session_id)
+        await runtime.cancel(running.session_id)
+
+
+async def test_a_session_whose_conversation_has_gone_on_stays_dead(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock, seed=1) as lost:
+        handle = lost.animate("hi")
+        await until_it_speaks(lost, handle.session_id)
+    async with host(store.reopen(), HELLO, clock=clock, seed=2) as heir:
+        await trio.sleep(130)
+        await heir.animate("again", conversation_id=handle.conversation_id).result()
+        with pytest.raises(NotRecoverable, match="lost conversation"):
+            await heir.recover(handle.session_id)
+        assert (await record_of(store, handle.session_id)).presumed_dead
+
+
+async def test_a_recovery_belongs_to_one_owner_whatever_it_is_called(
+    autojump_clock: MockClock,
+) -> None:
+    """aegra #502: a worker that bears an old name again is not the owner."""
+    store, clock = MemoryStore(), wall_clock()
+    async with host(store, SPEAKING, clock=clock) as owner:
+        handle = owner.animate("hi")
+        await until_it_speaks(owner, handle.session_id)
+        record = await record_of(store, handle.session_id)
+        assert record.fence is not None
+        at = format_timestamp(clock.now_ms())
+        namesake = Recover(id=record.id, owner=record.fence.owner, at=at)
+        await apply_transition(store, namesake)
+        ended = await handle.result()
+        assert ended.status is not SessionStatus.COMPLETED
+        assert (await record_of(store, record.id)).status is SessionStatus.RUNNING
