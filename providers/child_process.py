@@ -239,6 +239,7 @@ async def open_child(
     Leaving takes at most `grace_s` and four seconds, under cancellation too. Raises
     `ChildNotStarted` before the block is entered.
     """
+    await trio.lowlevel.checkpoint_if_cancelled()  # nothing is started for who is cancelled
     child = ChildProcess(command, stderr_limit_chars)
     raised: Exception | None = None
     try:
