@@ -49,7 +49,6 @@ from midstream.messages.segments import (
     flatten,
     parse_flat,
 )
-from midstream.messages.settle import settle_history
 from midstream.messages.stop_message import Stage, StopMessageState
 from midstream.messages.stop_message_codec import STATE_NAME, DecodedState, decode_state
 from midstream.messages.submission import Rejected, SubmittedPrompt
@@ -132,9 +131,9 @@ class Submit:
     ) -> tuple[tuple[AnyItem, ...], Continuing, DecodedState]:
         """What a conversation brings to a turn: its context, without directives that other
         hands may have left in it, and its stopMessage."""
-        items = settle_history(conversation.items, settings.format)
         keep_in_code = self._settings.keep_in_code
-        context = take_directives(items, internal=True, keep_in_code=keep_in_code).items
+        reading = take_directives(conversation.items, internal=True, keep_in_code=keep_in_code)
+        context = reading.items
         decoded = known_state(conversation)
         continuing = Continuing(
             decoded.state,

@@ -118,6 +118,7 @@ from midstream.messages.settle import (
     ToolState,
     open_calls,
     settle,
+    settle_history,
 )
 from midstream.messages.stop_message import BdWorkState, StopMessageState
 from midstream.messages.stream import StopReason
@@ -184,8 +185,8 @@ class _Attempt:
 class Turn:
     """One session's course.
 
-    `context` are the items that the conversation already holds, `recorded` the rules
-    whose reminders are among them, `turn` how many messages the model has written there,
+    `context` are the items that the conversation already holds, as they are kept, `recorded` the
+    rules whose reminders are among them, `turn` how many messages the model has written there,
     `now` the time in seconds at which the prompt was handed in, `now_ms` the same on the
     clock on the wall; `continuing` what is known of the conversation's stopMessage.
     """
@@ -228,6 +229,7 @@ class Turn:
         """Go on where a session was lost that had accepted its prompt. Its recoveries draw
         on what midstream may start by itself for the prompt (design.md invariant 7)."""
         self._spending.restarts = recoveries
+        self._context = settle_history(self._context, self._settings.format)
         self._continuing, self._output = resumed(self._continuing, self._context, self._now)
         return [Publish((self._started(),)), *self._start_attempt()]
 
@@ -252,7 +254,9 @@ class Turn:
                 attempt == live and Wait.SETTLED in waits
             ):
                 return self._on_overdue()
-            case AttemptOverdue(attempt), Streaming(live) if attempt == live:
+            case AttemptOverdue(attempt), Streaming(live) if (
+                attempt == live and self._continuing.follow_up is not None
+            ):
                 return self._on_follow_up_overdue(attempt)
             case WorkKnown(attempt, answers, has_project), AskingWork(live, reply) if (
                 attempt == live
@@ -807,6 +811,9 @@ class Turn:
     def _take_into_context(self, items: tuple[AnyItem, ...]) -> list[Effect]:
         first = not self._context and not self._number
         self._context += items
+        if not self._number:
+            # With the prompt, which may bring the results that the last message waits for.
+            self._context = settle_history(self._context, self._settings.format)
         events: list[AnyEvent] = []
         if not self._number:
             events.append(self._started())

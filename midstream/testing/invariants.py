@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from random import Random  # noqa: TID251 - the type; the instance is the caller's
 
-from midstream.messages.conversation import ModelRequest, ReminderItem
+from midstream.messages.conversation import AnyItem, ModelRequest, ReminderItem, UserItem
 from midstream.messages.events import (
     AttemptStarted,
+    ContinuationDecided,
     Retracted,
     RuleTriggered,
     SessionEnded,
@@ -44,14 +45,16 @@ def check_session(
     ended: SessionEnded | None,
     requests: Sequence[ModelRequest],
     requests_at_stop: int | None,
+    continued_at_detach: int | None,
     format: str,
 ) -> None:
-    """Invariants 1 to 6 as far as one session's events and the requests can tell."""
+    """Invariants 1 to 7 as far as one session's events and the requests can tell."""
     check_sequence(events)
     check_attempts(events)
     check_nothing_after_the_abort(events)
     check_one_outcome(events, ended)
     check_stop_is_an_epoch(events, requests, requests_at_stop)
+    check_continuations(events, requests, continued_at_detach)
     for request in requests:
         check_context(request, format)
 
@@ -107,6 +110,36 @@ def check_stop_is_an_epoch(
     if requests_at_stop is not None and len(requests) > requests_at_stop:
         last = events[-1].event if events else None
         raise InvariantBroken(3, f"a request was started after the stop; then came {last}")
+
+
+def check_continuations(
+    events: Sequence[SessionEvent],
+    requests: Sequence[ModelRequest],
+    continued_at_detach: int | None,
+) -> None:
+    """Invariant 7: never more than N, none that was not decided, none after a disconnect."""
+    decided = 0
+    for event in (event.event for event in events):
+        if isinstance(event, ContinuationDecided) and event.record.decision == "continue":
+            decided += 1
+            if event.record.used >= event.record.max_repeats:
+                raise InvariantBroken(7, f"continued beyond N: {event}")
+    continued = count_continuations(requests)
+    ended = any(isinstance(event.event, SessionEnded) for event in events)
+    if ended and continued > decided:
+        raise InvariantBroken(7, f"{continued} continuations were sent, {decided} decided")
+    if continued_at_detach is not None and continued > continued_at_detach:
+        raise InvariantBroken(7, "a continuation was sent after the client had gone")
+
+
+def count_continuations(requests: Sequence[ModelRequest]) -> int:
+    """How many different continuations were asked for; retries are no others."""
+    said = [sum(_is_automatic(item) for item in request.items) for request in requests]
+    return len(set(said) - {said[0]}) if said else 0
+
+
+def _is_automatic(item: AnyItem) -> bool:
+    return isinstance(item, UserItem) and item.automatic
 
 
 def check_context(request: ModelRequest, format: str) -> None:

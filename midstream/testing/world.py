@@ -12,23 +12,26 @@ comes from one seed.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random  # noqa: TID251 - the one instance of a world
 
 import trio
 
-from midstream.actors.clock import TrioClock
+from midstream.actors.clock import Clock, TrioClock
+from midstream.actors.prompt_hooks import Hook, Interceptor
 from midstream.config import Config, RulesConfig
 from midstream.handle import SessionHandle
 from midstream.messages.conversation import AnyItem, ModelRequest
 from midstream.messages.events import SessionEnded, SessionEvent
 from midstream.messages.lifecycle import AnyLifecycleEvent
+from midstream.messages.segments import AnySegment
 from midstream.providers.provider import Provider, StreamBatches
 from midstream.providers.scripted import Script, ScriptedProvider
 from midstream.rules.rule import Rule
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.memory import MemoryStore
-from midstream.testing.invariants import check_session, check_store
+from midstream.testing.invariants import check_session, check_store, count_continuations
 
 START_MS = 1_767_225_600_000
 """Wall time at which a world begins: 2026-01-01."""
@@ -42,12 +45,20 @@ class ObservedProvider:
         self.format = provider.format
         self.abort_stops_billing = provider.abort_stops_billing
         self.requests: list[ModelRequest] = []
+        self.live = 0
+        """Streams of the session that are open."""
         self._provider = provider
 
-    def open(self, request: ModelRequest) -> AbstractAsyncContextManager[StreamBatches]:
+    @asynccontextmanager
+    async def open(self, request: ModelRequest) -> AsyncGenerator[StreamBatches]:
         """Remember the request, and let the provider answer it."""
         self.requests.append(request)
-        return self._provider.open(request)
+        self.live += 1
+        try:
+            async with self._provider.open(request) as batches:
+                yield batches
+        finally:
+            self.live -= 1
 
     async def aclose(self) -> None:
         """Nothing of its own to close."""
@@ -61,11 +72,20 @@ class ObservedSession:
         self.events: list[SessionEvent] = []
         self.requests_at_stop: int | None = None
         """How many requests had been made when a stop was accepted; None without one."""
+        self.continued_at_detach: int | None = None
+        """How many continuations had been asked for when the client had gone; None if it
+        has not."""
         self._provider = provider
 
     @property
     def requests(self) -> Sequence[ModelRequest]:
+        """What was asked of the provider for this session."""
         return self._provider.requests
+
+    @property
+    def live_streams(self) -> int:
+        """How many streams the session has open now; never more than one."""
+        return self._provider.live
 
     async def listen(self) -> None:
         """Collect the session's events to its end."""
@@ -81,6 +101,12 @@ class ObservedSession:
         """Cancel, and remember what had been asked for by then."""
         await self.handle.cancel(reason)
         self._note_stop()
+
+    async def detach(self) -> None:
+        """Say that the client has gone, and remember what had been continued by then."""
+        await self.handle.detach()
+        if self.continued_at_detach is None:
+            self.continued_at_detach = count_continuations(self.requests)
 
     async def result(self) -> SessionEnded:
         """Wait for the outcome."""
@@ -108,11 +134,20 @@ class World:
         self._nursery = nursery
 
     def animate(
-        self, prompt: str | Sequence[AnyItem], *, conversation_id: str | None = None
+        self,
+        prompt: str | Sequence[AnySegment] | Sequence[AnyItem],
+        *,
+        conversation_id: str | None = None,
+        auto_continue: bool = True,
     ) -> ObservedSession:
         """Start a session and listen to it."""
         observed = ObservedProvider(self.provider)
-        handle = self.runtime.animate(prompt, conversation_id=conversation_id, provider=observed)
+        handle = self.runtime.animate(
+            prompt,
+            conversation_id=conversation_id,
+            provider=observed,
+            auto_continue=auto_continue,
+        )
         session = ObservedSession(handle, observed)
         self.sessions.append(session)
         self._nursery.start_soon(session.listen)
@@ -126,6 +161,7 @@ class World:
                 ended=session.handle.ended,
                 requests=session.requests,
                 requests_at_stop=session.requests_at_stop,
+                continued_at_detach=session.continued_at_detach,
                 format=self.provider.format,
             )
         conversations = {session.handle.conversation_id for session in self.sessions}
@@ -140,13 +176,17 @@ async def open_world(
     config: Config | None = None,
     provider: ScriptedProvider | None = None,
     store: MemoryStore | None = None,
+    clock: Clock | None = None,
     seed: int = 0,
+    cwd: Path | None = None,
+    hooks: Sequence[Hook] = (),
+    interceptors: Sequence[Interceptor] = (),
     lifecycle: list[AnyLifecycleEvent] | None = None,
 ) -> AsyncGenerator[World]:
     """Open a world whose provider plays `scripts`, one for each request.
 
-    `store` may be one that an earlier world has filled, as after a restart. The block ends
-    with `check`, unless it is left by an exception.
+    `store` may be one that an earlier world has filled, as after a restart; `clock` tells
+    the time on the wall. The block ends with `check`, unless it is left by an exception.
     """
     provider = provider or ScriptedProvider(*scripts)
     store = store or MemoryStore()
@@ -155,12 +195,15 @@ async def open_world(
     async with (
         open_runtime(
             config,
+            cwd=cwd,
             provider=provider,
             rules=rules,
             store=store,
-            clock=TrioClock(START_MS),
+            clock=clock or TrioClock(START_MS),
             random=Random(seed),
             on_lifecycle=sink,
+            hooks=hooks,
+            interceptors=interceptors,
         ) as runtime,
         trio.open_nursery() as nursery,
     ):
