@@ -33,7 +33,7 @@ SERVER = Path(__file__).with_name("latency_server.py")
 SPREAD_S = 0.02
 """Sessions do not all begin at the same instant."""
 
-ROUNDS = {1: 100, 100: 4}
+ROUNDS = {1: 40, 100: 5}
 """How often each number of sessions is run."""
 
 RULES = [

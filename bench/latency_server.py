@@ -7,12 +7,14 @@ latencies in microseconds as a JSON list.
 import json
 import sys
 from functools import partial
+from random import Random
 
 import trio
 
 PACE_S = 0.02
-DELTAS = 32
-"""Harmless deltas before the one that breaks a rule, and the seconds between them."""
+LEAST_DELTAS, MOST_DELTAS = 16, 64
+"""Harmless deltas before the one that breaks a rule, different for each stream, and the
+seconds between them."""
 
 
 def _event(kind: str, **fields: object) -> bytes:
@@ -38,7 +40,7 @@ def _delta(text: str) -> bytes:
     return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
 
 
-async def _answer(latencies_us: list[float], stream: trio.SocketStream) -> None:
+async def _answer(latencies_us: list[float], random: Random, stream: trio.SocketStream) -> None:
     request = b""
     while b"\r\n\r\n" not in request:
         request += await stream.receive_some()
@@ -46,7 +48,7 @@ async def _answer(latencies_us: list[float], stream: trio.SocketStream) -> None:
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
         b"transfer-encoding: chunked\r\n\r\n" + _START
     )
-    for _ in range(DELTAS):
+    for _ in range(random.randint(LEAST_DELTAS, MOST_DELTAS)):
         await stream.send_all(_delta("harmless words "))
         await trio.sleep(PACE_S)
     sent_at = trio.current_time()
@@ -62,10 +64,9 @@ async def _answer(latencies_us: list[float], stream: trio.SocketStream) -> None:
 async def serve() -> None:
     """Serve until standard input ends; then print what was measured."""
     latencies_us: list[float] = []
+    answer = partial(_answer, latencies_us, Random(1))
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(
-            partial(trio.serve_tcp, partial(_answer, latencies_us), 0, host="127.0.0.1")
-        )
+        listeners = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
         print(listeners[0].socket.getsockname()[1], flush=True)
         await trio.to_thread.run_sync(sys.stdin.buffer.read)
         nursery.cancel_scope.cancel()
