@@ -100,14 +100,15 @@ def judge(
     return Judgement(Verdict.DEAD if silent_ms > STALE_MS else Verdict.ALIVE, silent_ms)
 
 
-def listening_since(now_ms: int, alive_ms: int | None, before_ms: int = 0) -> int:
-    """Since when silence counts, at a beat: since now, if no host had beaten in time.
+def listening_since(now_ms: int, beat_ms: int | None, before_ms: int = 0) -> int:
+    """Since when silence counts: since now, if the last beat is longer ago than it should be.
 
-    `alive_ms` is the last beat of any host, `before_ms` the answer at the beat before. This
-    is the downtime credit of the reference; it is not used up by the first search, so that
-    a session outside has the time to report again (B11).
+    `beat_ms` is the last beat: at boot that of any host, then this host's own, which was
+    asleep, or without a store, if it is late. `before_ms` is the answer so far. This is the
+    downtime credit of the reference; it is not used up by the first search, so that a
+    session outside has the time to report again (B11).
     """
-    if alive_ms is None or now_ms - alive_ms > BEAT_EVERY_S * 1000 + LATE_MS:
+    if beat_ms is None or now_ms - beat_ms > BEAT_EVERY_S * 1000 + LATE_MS:
         return now_ms
     return before_ms
 
@@ -133,6 +134,7 @@ class Heartbeat(Actor[Unused]):
         self._clock = clock
         self._live = live
         self._listening_since_ms = 0
+        self._last_beat_ms: int | None = None
         self._noticed: dict[str, tuple[str | None, int]] = {}
         self._told: set[str] = set()
         self._problem: str | None = None
@@ -152,8 +154,10 @@ class Heartbeat(Actor[Unused]):
         self.spawn(self._every, BEAT_EVERY_S, self._drain_and_search)
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        due = trio.current_time()
         while True:
-            await trio.sleep(period_s)
+            due = max(due + period_s, trio.current_time())
+            await trio.sleep_until(due)
             await self._try(work)
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -170,11 +174,18 @@ class Heartbeat(Actor[Unused]):
     async def _beat(self) -> None:
         now_ms = self._clock.now_ms()
         kept = await load_heartbeat(self._store)
-        alive_ms = kept.heartbeat.alive_ms if kept is not None else None
-        self._listening_since_ms = listening_since(now_ms, alive_ms, self._listening_since_ms)
+        if self._last_beat_ms is None and kept is not None:
+            self._last_beat_ms = kept.heartbeat.alive_ms
+        self._listen(now_ms)
         await self._beat_for_the_guild(now_ms, kept.version if kept is not None else 0)
+        self._last_beat_ms = now_ms
         for session in self._live:
             await self._beat_for(session)
+
+    def _listen(self, now_ms: int) -> None:
+        """Looked at by searches too: of the two that wake a host, either may be the first."""
+        before_ms = self._listening_since_ms
+        self._listening_since_ms = listening_since(now_ms, self._last_beat_ms, before_ms)
 
     async def _beat_for_the_guild(self, now_ms: int, version: int) -> None:
         beat = GuildHeartbeat(id=GUILD_HEARTBEAT_ID, guild_alive_at=format_timestamp(now_ms))
@@ -254,6 +265,7 @@ class Heartbeat(Actor[Unused]):
 
     async def _examine(self, kept: KeptSession) -> None:
         record, now_ms = kept.record, self._clock.now_ms()
+        self._listen(now_ms)
         text, noticed_ms = self._noticed.get(record.id, (None, None))
         if text != record.last_activity_at:
             noticed_ms = None

@@ -123,11 +123,12 @@ class Ledger(Actor[LedgerMessage]):
             )
 
     async def _presume_dead(self, request: PresumeDead) -> None:
-        """Only if nobody has written since: a beat that came meanwhile is a sign of life."""
+        """Only if nobody has written since: a beat that came meanwhile is a sign of life.
+        A mark that the loss of power takes away is made again, so it waits for no disk."""
         with _to_the_end(), _answering(request.reply):
             write = write_transition(request.judged, request.mark)
             try:
-                await self._store.commit(write.operations)
+                await self._store.commit(write.operations, durable=False)
             except VersionConflict:
                 request.reply.send(False)
                 return

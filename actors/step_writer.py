@@ -9,35 +9,28 @@ What can never arrive is put aside with the reason: somebody else owns the sessi
 """
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 import trio
 
-from midstream.actors.funnel import STORE_DEADLINE_S, Funnel, Hint, quota_news, rate_limit_tag
+from midstream.actors.funnel import STORE_DEADLINE_S, Funnel, quota_news
 from midstream.actors.ledger_messages import DrainCount
+from midstream.actors.steps import crossing_of, decide_step, hint_of, phase_of
 from midstream.messages.enrolment import ending, opening, record_unless_kept
 from midstream.messages.envelope import StepEnvelope
 from midstream.messages.errors import MidstreamError, StoreError, VersionConflict
 from midstream.messages.events import SessionEnded
 from midstream.messages.notices import Phase
-from midstream.messages.record import Crossing, SessionRecord, SessionStatus
+from midstream.messages.record import Crossing, SessionRecord
 from midstream.messages.reducer import reduce
 from midstream.messages.session_reports import RecordReport
-from midstream.messages.stop_message_codec import STATE_NAME, stored_state
 from midstream.messages.transition import Terminal
-from midstream.messages.work import AcceptPrompt, AppendItems, FinishSession
-from midstream.stores.conversation_draft import Claim, ConversationWrite
+from midstream.messages.work import AcceptPrompt, FinishSession
+from midstream.stores.conversation_draft import ConversationWrite
 from midstream.stores.conversation_load import Conversation, load_conversation
-from midstream.stores.conversations import (
-    accept_prompt,
-    also_keep,
-    append_items,
-    commit_write,
-    finish,
-)
+from midstream.stores.conversations import commit_write
 from midstream.stores.dlq import DeadLetterQueue
 from midstream.stores.sessions import apply_transition, load_session
 from midstream.stores.store import Store
@@ -45,51 +38,8 @@ from midstream.stores.store import Store
 _log = logging.getLogger("midstream.ledger")
 
 
-def decide_step(envelope: StepEnvelope) -> Callable[[Conversation], ConversationWrite]:
-    """What the step means for the conversation, as it will be read."""
-    decide, state = _decide_items(envelope), envelope.recording.stop_message
-    if state is None:
-        return decide
-    kept = stored_state(state)
-    return lambda conversation: also_keep(decide(conversation), STATE_NAME, kept)
-
-
-def _decide_items(envelope: StepEnvelope) -> Callable[[Conversation], ConversationWrite]:
-    enrolment, at = envelope.enrolment, envelope.at
-    claim = Claim(enrolment.session_id, enrolment.fence)
-    match envelope.recording:
-        case AcceptPrompt(items):
-            return lambda conversation: accept_prompt(conversation, opening(enrolment), items)
-        case AppendItems(items, turn, attempt):
-            return lambda conversation: append_items(
-                conversation, claim, items, turn=turn, attempt=attempt, at=at
-            )
-        case FinishSession(items, turn, ended):
-            last = ending(enrolment, ended, at)
-            return lambda conversation: finish(
-                conversation, claim, last, items, turn=turn, attempt=ended.attempts
-            )
-
-
-def phase_of(envelope: StepEnvelope) -> Phase:
-    """What is missing while the step is not written."""
-    match envelope.recording:
-        case AcceptPrompt():
-            return Phase.INSERT
-        case AppendItems():
-            return Phase.WRITE_RECORD
-        case FinishSession():
-            return Phase.UPDATE_ROW
-
-
-def hint_of(ended: SessionEnded) -> Hint:
-    """What the end of a session of this process says about the quota."""
-    asked_s = ended.failure.retry_after_s if ended.failure is not None else None
-    retry_after_ms = None if asked_s is None else math.ceil(asked_s * 1000)
-    tag = None
-    if ended.status is SessionStatus.RATE_LIMITED:
-        tag = rate_limit_tag("stream", ended.reason)
-    return Hint(tag, retry_after_ms, asked=ended.attempts > 0)
+TOLD_KEPT = 4_096
+"""Steps of which is remembered that they were told of: a step is asked for again soon."""
 
 
 class StepWriter:
@@ -112,6 +62,10 @@ class StepWriter:
         self._turns: dict[str, trio.Lock] = {}
         self._aside: set[str] = set()
         """Sessions whose steps wait in the queue."""
+        self._own_letters: set[str] = set()
+        """Names of what this incarnation has put there."""
+        self._told: dict[str, None] = {}
+        """Keys of the steps of which was told lately, the newest last."""
         self._queue_in_use = trio.Lock()
 
     async def recall(self) -> None:
@@ -147,7 +101,7 @@ class StepWriter:
             earlier = StoreError("earlier steps of the session wait in the dead-letter queue")
             return await self._set_aside(envelope, earlier)
         try:
-            return await self._commit(envelope)
+            return await self._commit_twice(envelope)
         except VersionConflict:
             raise
         except StoreError as error:
@@ -157,21 +111,47 @@ class StepWriter:
                 raise
             return await self._set_aside(envelope, error)
 
+    async def _commit_twice(self, envelope: StepEnvelope) -> SessionRecord:
+        """A connection that broke is worth a second try, which the key makes safe. Silence
+        is not: it has cost the time already."""
+        try:
+            return await self._commit(envelope)
+        except (VersionConflict, _NoAnswer):
+            raise
+        except StoreError as error:
+            _log.info("%s is tried again: %s", envelope.key, error)
+            return await self._commit(envelope)
+
     async def _commit(self, envelope: StepEnvelope, *, late: bool = False) -> SessionRecord:
-        """Write the step and tell what follows. `late` is one from the queue: what it says
-        about the quota was heard when it came."""
+        """Write the step and tell what follows, once. `late` is one from the queue: what it
+        says about the quota was heard when it was put there."""
         known = self._conversations.pop(envelope.session_id, None)
         written: _Written | None = None
         with trio.move_on_after(STORE_DEADLINE_S):
             written = await self._write(envelope, known)
         if written is None:
-            raise StoreError(f"the store has not answered for {STORE_DEADLINE_S:g} seconds")
-        self._records[envelope.session_id] = written.after
-        await self._funnel.announce(written.before, written.crossing, written.after)
-        if not late and isinstance(envelope.recording, FinishSession):
+            raise _NoAnswer(f"the store has not answered for {STORE_DEADLINE_S:g} seconds")
+        before, crossing, after = written.before, written.crossing, written.after
+        if written.is_old and self._is_untold(envelope, late=late):
+            before, crossing = None, crossing_of(envelope, after)
+        self._records[envelope.session_id] = after
+        if crossing is not None:
+            self._remember_told(envelope.key)
+            await self._funnel.announce(before, crossing, after)
+        if isinstance(envelope.recording, FinishSession) and not late:
             hint = hint_of(envelope.recording.ended)
-            await self._funnel.hear(quota_news(written.crossing, written.after, hint))
-        return written.after
+            await self._funnel.hear(quota_news(crossing, after, hint))
+        return after
+
+    def _is_untold(self, envelope: StepEnvelope, *, late: bool) -> bool:
+        """Whether nobody has told of a step that turns out to have been written before. A
+        letter of an earlier process was told of when it was written."""
+        return envelope.key not in self._told and (not late or envelope.name in self._own_letters)
+
+    def _remember_told(self, key: str) -> None:
+        self._told[key] = None
+        if len(self._told) > TOLD_KEPT:
+            del self._told[next(iter(self._told))]
 
     async def _write(self, envelope: StepEnvelope, known: Conversation | None) -> "_Written":
         session_id = envelope.session_id
@@ -182,6 +162,9 @@ class StepWriter:
             if kept is None:
                 return await self._end_unopened(envelope, envelope.recording.ended)
         before = _record_in(known, session_id)
+        if isinstance(envelope.recording, AcceptPrompt) and before is not None:
+            self._conversations[session_id] = known
+            return _Written(before, None, before, is_old=True)
         step = decide_step(envelope)
 
         def decide(conversation: Conversation) -> ConversationWrite:
@@ -194,9 +177,9 @@ class StepWriter:
         if after is None:  # written before, and the conversation has gone on
             kept = await load_session(self._store, session_id)
             assert kept is not None
-            return _Written(kept.record, None, kept.record)
+            return _Written(kept.record, None, kept.record, is_old=True)
         self._conversations[session_id] = write.conversation
-        return _Written(before, write.crossing, after)
+        return _Written(before, write.crossing, after, is_old=not write.operations)
 
     async def _end_unopened(self, envelope: StepEnvelope, ended: SessionEnded) -> "_Written":
         """The prompt was never accepted, so there is no conversation to write to. A failure
@@ -206,7 +189,7 @@ class StepWriter:
             record = record_unless_kept(envelope.enrolment, ended)
             return _Written(record, None, record)
         write = await apply_transition(self._store, last, key=envelope.key)
-        return _Written(write.before, write.crossing, write.after)
+        return _Written(write.before, write.crossing, write.after, is_old=not write.operations)
 
     # --- the queue
 
@@ -219,6 +202,7 @@ class StepWriter:
             except StoreError as second:
                 raise StoreError(f"{error}; and {second}") from error
             self._aside.add(session_id)
+            self._own_letters.add(envelope.name)
         self._conversations.pop(session_id, None)
         record = self._records.get(session_id) or reduce(None, opening(envelope.enrolment))
         if isinstance(envelope.recording, FinishSession):
@@ -251,6 +235,7 @@ class StepWriter:
             envelope = await self._queue.read(name)
             if isinstance(envelope, StepEnvelope):
                 await self._commit(envelope, late=True)
+                self._own_letters.discard(envelope.name)
             elif envelope is not None:
                 await self._deliver_report(envelope.report)
         except MidstreamError as error:
@@ -269,6 +254,10 @@ class StepWriter:
         self._turns.pop(session_id, None)
 
 
+class _NoAnswer(StoreError):
+    """The deadline passed. What was asked for may have been done."""
+
+
 class _Delivery(Enum):
     ARRIVED = auto()
     REJECTED = auto()
@@ -282,6 +271,8 @@ class _Written:
     before: SessionRecord | None
     crossing: Crossing | None
     after: SessionRecord
+    is_old: bool = False
+    """It had been written before."""
 
 
 def _sessions_in(names: Iterable[str]) -> set[str]:

@@ -4,7 +4,10 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from random import Random
 
+import msgspec
+import pytest
 import trio
 from hosts import (
     SPEAKING,
@@ -19,19 +22,23 @@ from hosts import (
 from trio.testing import MockClock
 
 from midstream.actors.clock import SystemClock
-from midstream.messages.conversation import ToolResultItem
+from midstream.messages.conversation import AssistantItem, TextPart, ToolResultItem
+from midstream.messages.envelope import ReportEnvelope
 from midstream.messages.errors import StoreError
 from midstream.messages.notices import Began, Ended, Phase, RecordFailed
 from midstream.messages.record import SessionStatus
+from midstream.messages.session_reports import RecordReport, ReportedStatus
 from midstream.messages.timestamps import format_timestamp
-from midstream.messages.transition import OrphanFailed, Recover
+from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
 from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.conversation_load import load_conversation
+from midstream.stores.dlq_files import write_envelope
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.sqlite import open_sqlite
-from midstream.stores.store import Operation, Receipt
+from midstream.stores.state import GUILD_HEARTBEAT_ID, GuildHeartbeat
+from midstream.stores.store import Book, Operation, Receipt
 from midstream.tools import Tool
 
 DOWN = StoreError("the store is down")
@@ -292,3 +299,155 @@ async def test_a_runtime_that_keeps_everything_in_memory_leaves_no_files(tmp_pat
         await handle.cancel()
         await handle.result()
     assert os.listdir(tmp_path) == []
+
+
+async def test_b11_what_waited_arrives_before_anybody_is_judged(tmp_path: Path) -> None:
+    """At boot, with another host alive: nobody has time for a search without its letter."""
+    path = tmp_path / ".midstream/midstream.sqlite3"
+    now = format_timestamp(SystemClock().now_ms())
+    long_ago = format_timestamp(SystemClock().now_ms() - 3_600_000)
+    async with await open_sqlite(path) as store:
+        ready = DetachedReady(
+            id="ses-out", started_at=long_ago, provider="cc", last_activity_at=long_ago
+        )
+        await apply_transition(store, ready)
+        lost = msgspec.structs.replace(ready, id="ses-lost")
+        await apply_transition(store, lost)
+        beat = GuildHeartbeat(id=GUILD_HEARTBEAT_ID, guild_alive_at=now)
+        await store.put(Book.STATE, beat.id, beat, 0)
+    report = RecordReport(session_id="ses-out", status=ReportedStatus.COMPLETED, exit_code=0)
+    write_envelope(tmp_path / ".midstream/dlq", ReportEnvelope(report=report))
+    async with open_runtime(
+        configuration(), cwd=tmp_path, provider=ScriptedProvider(), rules=()
+    ) as runtime:
+
+        async def is_judged() -> bool:
+            return (await runtime.sessions.session("ses-lost")).is_terminal
+
+        await until(is_judged)
+        assert (await runtime.sessions.session("ses-lost")).presumed_dead
+        record = await runtime.sessions.session("ses-out")
+    assert (record.status, record.presumed_dead) == (SessionStatus.COMPLETED, False)
+
+
+# --- worse than an outage
+
+
+class Hanging(MemoryStore):
+    """A store that does not answer any more."""
+
+    hangs = False
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        if self.hangs and key is not None:
+            await trio.sleep_forever()
+        return await super().commit(operations, key=key, durable=durable)
+
+
+async def test_a_store_that_hangs_is_a_store_that_is_down(autojump_clock: MockClock) -> None:
+    store = Hanging()
+    async with host(store, slow_answer("hello"), clock=wall_clock()) as runtime:
+        handle = runtime.animate("hi")
+        await trio.sleep(5)
+        store.hangs = True
+        assert (await handle.result()).status is SessionStatus.COMPLETED
+        assert (await runtime.sessions.overview()).dead_letters == 1
+        store.hangs = False
+        await trio.sleep(40)
+        assert (await record_of(store, handle.session_id)).status is SessionStatus.COMPLETED
+
+
+class Buggy(MemoryStore):
+    """A store that crashes whoever uses it, a few times."""
+
+    crashes = 0
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if self.crashes and key is not None:
+            self.crashes -= 1
+            raise RuntimeError("a bug")
+        return receipt
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+async def test_a_crash_of_the_ledger_fails_no_session_and_writes_nothing_twice(
+    crashes: int, autojump_clock: MockClock
+) -> None:
+    store = Buggy()
+    async with host(store, slow_answer("hello"), clock=wall_clock()) as runtime:
+        handle = runtime.animate("hi")
+        await trio.sleep(5)
+        store.crashes = crashes
+        assert (await handle.result()).status is SessionStatus.COMPLETED
+        conversation = await load_conversation(store, handle.conversation_id)
+        told = [type(notice) for notice in await notices_so_far(runtime)]
+    assert kinds(conversation.items) == ["UserItem", "AssistantItem"]
+    assert await record_of(store, handle.session_id) == await handle.record()
+    assert told == [Began, Ended]
+
+
+# --- any outage, at any time
+
+
+class Unreliable(MemoryStore):
+    """A store that fails at random: before the write, or after it, or for a while."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self.random = random
+        self.failing = True
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        chance = self.random.random() if self.failing else 1.0
+        if chance < 0.2:
+            raise StoreError("refused")
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if chance < 0.35:
+            raise StoreError("the answer was lost")
+        return receipt
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_whatever_fails_and_when_the_conversation_is_whole_in_the_end(
+    seed: int, autojump_clock: MockClock
+) -> None:
+    rounds = 6
+    random = Random(seed)
+    store, clock = Unreliable(random), wall_clock()
+    scripts = [
+        answer(f"round {number}", Call("look", '{"place": "a"}', f"call-{number}"))
+        for number in range(rounds)
+    ]
+    async with host(store, *scripts, answer("done"), clock=clock, seed=seed) as runtime:
+        handle = runtime.animate("hi", tools=[Tool(look)])
+        ended = await handle.result()
+        store.failing = False
+        await trio.sleep(70)
+        assert (await runtime.sessions.overview()).dead_letters == 0
+        conversation = await load_conversation(store, handle.conversation_id)
+        told = await notices_so_far(runtime)
+    if ended.status is SessionStatus.FAILED:  # the prompt itself could not be kept
+        assert "not recorded" in (ended.reason or "")
+        return
+    said = [
+        part.text
+        for item in conversation.items
+        if isinstance(item, AssistantItem)
+        for part in item.parts
+        if isinstance(part, TextPart)
+    ]
+    assert said == [*(f"round {number}" for number in range(rounds)), "done"]
+    results = [item.call_id for item in conversation.items if isinstance(item, ToolResultItem)]
+    assert results == [f"call-{number}" for number in range(rounds)]
+    assert (await record_of(store, handle.session_id)).status is SessionStatus.COMPLETED
+    assert [type(notice) for notice in told if not isinstance(notice, RecordFailed)] == [
+        Began,
+        Ended,
+    ]

@@ -1,10 +1,13 @@
 """Hosts that live, stall, die and come back, on one store: whose session it is, and who pays."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 import trio
 from hosts import (
     SPEAKING,
+    START_MS,
     doomed_host,
     host,
     notices_so_far,
@@ -14,11 +17,12 @@ from hosts import (
 )
 from trio.testing import MockClock
 
+from midstream.actors.clock import ManualClock
 from midstream.actors.ledger_messages import NotRecoverable
 from midstream.messages.conversation import AssistantItem, UserItem
 from midstream.messages.errors import StoreError
 from midstream.messages.notices import Began, DeadLettered, Ended, Revived
-from midstream.messages.record import SessionRecord, SessionStatus
+from midstream.messages.record import LIVE_STATUSES, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
 from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
@@ -27,7 +31,7 @@ from midstream.stores.conversation_load import load_conversation
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_heartbeat
-from midstream.stores.store import Book
+from midstream.stores.store import Book, Operation, Page, Put, Query, Receipt
 
 HELLO = answer("hello")
 
@@ -363,3 +367,129 @@ async def test_a_recovery_belongs_to_one_owner_whatever_it_is_called(
         ended = await handle.result()
         assert ended.status is not SessionStatus.COMPLETED
         assert (await record_of(store, record.id)).status is SessionStatus.RUNNING
+
+
+# --- the loops of the Heartbeat
+
+
+class SlowSearches(MemoryStore):
+    """A store in which a search through the sessions takes three minutes."""
+
+    searches = 0
+    most_searches = 0
+
+    async def find(self, book: Book, query: Query) -> Page:
+        if query.where.get("status") != LIVE_STATUSES:
+            return await super().find(book, query)
+        self.searches += 1
+        self.most_searches = max(self.most_searches, self.searches)
+        try:
+            await trio.sleep(180)
+            return await super().find(book, query)
+        finally:
+            self.searches -= 1
+
+
+async def test_a_slow_search_delays_no_sign_of_life_and_runs_once_at_a_time(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = SlowSearches(), wall_clock()
+    async with host(store, saying_something_after(600), clock=clock) as runtime:
+        handle = runtime.animate("hi")
+        for _ in range(8):
+            await trio.sleep(60)
+            kept = await load_heartbeat(store)
+            assert kept is not None
+            assert clock.now_ms() - (kept.heartbeat.alive_ms or 0) <= 30_000
+            assert await heard_ago_s(store, handle.session_id, clock.now_ms()) <= 30
+        assert store.most_searches == 1
+        await handle.result()
+
+
+class SlowReads(MemoryStore):
+    """A store that shows a search what was there before somebody wrote."""
+
+    meanwhile: OrphanFailed | DetachedReady | None = None
+
+    async def find(self, book: Book, query: Query) -> Page:
+        page = await super().find(book, query)
+        if self.meanwhile is not None and query.where.get("status") == LIVE_STATUSES:
+            change, self.meanwhile = self.meanwhile, None
+            await apply_transition(self, change)
+        return page
+
+
+async def test_a_beat_that_comes_while_a_session_is_judged_saves_it(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = SlowReads(), wall_clock()
+    start = format_timestamp(clock.now_ms())
+    ready = DetachedReady(id="ses-out", started_at=start, provider="cc", last_activity_at=start)
+    await apply_transition(store, ready)
+    async with host(store, clock=clock) as runtime:
+        await trio.sleep(100)
+        at = format_timestamp(clock.now_ms())
+        store.meanwhile = msgspec.structs.replace(ready, last_activity_at=at)
+        await trio.sleep(30)
+        assert store.meanwhile is None  # it was judged by what it had said before
+        assert (await record_of(store, "ses-out")).status is SessionStatus.RUNNING
+        assert await notices_so_far(runtime) == []
+
+
+async def test_a_host_that_was_asleep_gives_everybody_time_to_report(
+    autojump_clock: MockClock,
+) -> None:
+    """agor #1809: after a suspended laptop wakes, nobody has beaten, and all live."""
+    store, clock = MemoryStore(), ManualClock(START_MS)
+    async with host(store, clock=clock):
+        for _ in range(3):
+            await trio.sleep(30)
+            clock.advance(30)
+        at = format_timestamp(clock.now_ms())
+        await apply_transition(
+            store,
+            DetachedReady(id="ses-out", started_at=at, provider="cc", last_activity_at=at),
+        )
+        clock.advance(7200)
+        for _ in range(2):
+            await trio.sleep(30.5)
+            clock.advance(30)
+            assert (await record_of(store, "ses-out")).status is SessionStatus.RUNNING
+        for _ in range(4):
+            await trio.sleep(30.5)
+            clock.advance(30)
+        assert (await record_of(store, "ses-out")).presumed_dead
+
+
+async def test_an_error_with_one_session_does_not_end_the_search(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = BrokenFor("ses-1"), wall_clock()
+    for number in range(3):
+        at = format_timestamp(clock.now_ms())
+        await apply_transition(
+            store,
+            DetachedReady(id=f"ses-{number}", started_at=at, provider="cc", last_activity_at=at),
+        )
+    store.broken = True
+    async with host(store, clock=clock):
+        await trio.sleep(200)
+        statuses = [(await record_of(store, f"ses-{n}")).status for n in range(3)]
+    assert statuses == [SessionStatus.FAILED, SessionStatus.RUNNING, SessionStatus.FAILED]
+
+
+class BrokenFor(MemoryStore):
+    """A store that cannot write one record."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__()
+        self.broken = False
+        self._session_id = session_id
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        ids = [operation.id for operation in operations if isinstance(operation, Put)]
+        if self.broken and self._session_id in ids:
+            raise StoreError("a bad page")
+        return await super().commit(operations, key=key, durable=durable)
