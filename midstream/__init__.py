@@ -17,11 +17,16 @@ breaks a rule, tells the model why, lets it try again, and keeps a record of eve
 The public API is what this module lists.
 """
 
-from midstream.actors.announcer import GapError, UnknownSession
+from midstream.actors.announcer import UnknownSession
+from midstream.actors.event_channel import GapError
+from midstream.actors.ledger_messages import NotRecoverable
+from midstream.actors.notice_board import NoticeStream
 from midstream.actors.subscription import Lagged
+from midstream.books import open_session_book
 from midstream.config import Config, find_config, load_config
 from midstream.handle import Chunk, EventStream, SessionHandle
 from midstream.messages.conversation import ModelRequest, ToolSpec
+from midstream.messages.dispatch import DispatchStatus
 from midstream.messages.errors import ConfigError, MidstreamError, RuleError, StoreError
 from midstream.messages.events import (
     AttemptLost,
@@ -40,11 +45,14 @@ from midstream.messages.events import (
     ToolWanted,
 )
 from midstream.messages.failure import FailureKind, ProviderFailure
-from midstream.messages.record import SessionStatus
+from midstream.messages.notices import Began, DeadLettered, Ended, Notice, RecordFailed, Revived
+from midstream.messages.record import SessionRecord, SessionStatus
+from midstream.messages.session_cost import SessionCost
 from midstream.messages.stream import StopReason
 from midstream.messages.usage import Usage, UsageSource
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.providers.provider import Provider
+from midstream.roles import Identity
 from midstream.rules.rule import (
     Action,
     Dialect,
@@ -57,7 +65,9 @@ from midstream.rules.rule import (
     Source,
 )
 from midstream.runtime import Runtime, open_runtime
+from midstream.session_book import Overview, SessionBook
 from midstream.stores.conversations import ConversationBusy
+from midstream.stores.session_list import SessionFilter
 from midstream.stores.store import Store
 from midstream.tools import Tool, ToolError
 
@@ -65,34 +75,49 @@ __all__ = [
     "Action",
     "AttemptLost",
     "AttemptStarted",
+    "Began",
     "Chunk",
     "Config",
     "ConfigError",
     "ConversationBusy",
+    "DeadLettered",
     "Dialect",
+    "DispatchStatus",
+    "Ended",
     "EventStream",
     "Example",
     "FailureKind",
     "GapError",
+    "Identity",
     "InterruptMode",
     "Lagged",
     "MatchOn",
     "MidstreamError",
     "ModelRequest",
+    "NotRecoverable",
+    "Notice",
+    "NoticeStream",
+    "Overview",
     "Provider",
     "ProviderFailure",
+    "RecordFailed",
     "ReminderInjected",
     "RepeatMode",
     "Retracted",
     "RetryScheduled",
+    "Revived",
     "Rule",
     "RuleError",
     "RuleTriggered",
     "Runtime",
     "ScopeToken",
+    "SessionBook",
+    "SessionCost",
     "SessionEnded",
     "SessionEvent",
+    "SessionFilter",
     "SessionHandle",
+    "SessionRecord",
     "SessionStarted",
     "SessionStatus",
     "Source",
@@ -115,4 +140,5 @@ __all__ = [
     "find_config",
     "load_config",
     "open_runtime",
+    "open_session_book",
 ]
