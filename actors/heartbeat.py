@@ -32,7 +32,7 @@ from midstream.actors.ledger_messages import (
 from midstream.actors.live_sessions import LiveSession, LiveSessions
 from midstream.messages.dispatch import Booted
 from midstream.messages.errors import FenceLost, MidstreamError, RecordError, VersionConflict
-from midstream.messages.record import SessionRecord
+from midstream.messages.record import Fence, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.messages.transition import HeartbeatTouch, OrphanFailed, Revive
 from midstream.messages.work import Cancel
@@ -111,6 +111,13 @@ def listening_since(now_ms: int, beat_ms: int | None, before_ms: int = 0) -> int
     if beat_ms is None or now_ms - beat_ms > BEAT_EVERY_S * 1000 + LATE_MS:
         return now_ms
     return before_ms
+
+
+def _ended_by_itself(record: SessionRecord, fence: Fence) -> bool:
+    """Whether a terminal record was written by the session of this fence. Anybody may cancel
+    and give up; nobody else may write another end under it."""
+    others = (SessionStatus.CANCELLED, SessionStatus.DEAD_LETTERED)
+    return record.fence == fence and record.status not in others
 
 
 class Unused(msgspec.Struct, frozen=True):
@@ -233,7 +240,7 @@ class Heartbeat(Actor[Unused]):
                 await self._ledger.ask(lambda reply: Apply(revive, reply), ASK_DEADLINE_S)
             except FenceLost as error:
                 await self._stop(session, str(error))
-        elif record.is_terminal:
+        elif record.is_terminal and not _ended_by_itself(record, fence):
             await self._stop(session, record.error)
 
     async def _stop(self, session: LiveSession, reason: str | None) -> None:

@@ -9,18 +9,18 @@ What can never arrive is put aside with the reason: somebody else owns the sessi
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 
 import trio
 
+from midstream.actors.dead_letter_office import DeadLetterOffice, NoAnswer
 from midstream.actors.funnel import STORE_DEADLINE_S, Funnel, quota_news
 from midstream.actors.ledger_messages import DrainCount
 from midstream.actors.steps import crossing_of, decide_step, hint_of, phase_of
 from midstream.messages.enrolment import ending, opening, record_unless_kept
-from midstream.messages.envelope import StepEnvelope
-from midstream.messages.errors import MidstreamError, StoreError, VersionConflict
+from midstream.messages.envelope import AnyEnvelope, StepEnvelope
+from midstream.messages.errors import StoreError, VersionConflict
 from midstream.messages.events import SessionEnded
 from midstream.messages.notices import Phase
 from midstream.messages.record import Crossing, SessionRecord
@@ -54,26 +54,20 @@ class StepWriter:
         deliver_report: Callable[[RecordReport], Awaitable[object]],
     ) -> None:
         self._store = store
-        self._queue = queue
+        self._office = DeadLetterOffice(store, queue, self._write_letter)
         self._funnel = funnel
         self._deliver_report = deliver_report
         self._conversations: dict[str, Conversation] = {}
         self._records: dict[str, SessionRecord] = {}
         self._turns: dict[str, trio.Lock] = {}
-        self._aside: set[str] = set()
-        """Sessions whose steps wait in the queue."""
         self._own_letters: set[str] = set()
-        """Names of what this incarnation has put there."""
+        """Names of what this incarnation has put into the queue."""
         self._told: dict[str, None] = {}
         """Keys of the steps of which was told lately, the newest last."""
-        self._queue_in_use = trio.Lock()
 
     async def recall(self) -> None:
         """Look into the queue for steps that an earlier incarnation has put there."""
-        try:
-            self._aside = _sessions_in(await self._queue.names())
-        except StoreError as error:
-            _log.warning("%s", error)
+        await self._office.recall()
 
     async def keep(self, envelope: StepEnvelope) -> SessionRecord:
         """Write the step, or put it into the queue; the session's record after it.
@@ -90,14 +84,14 @@ class StepWriter:
                     self._forget(session_id)
 
     async def drain(self) -> DrainCount:
-        """Write what waits in the queue, in order, until the store fails again."""
-        return await self._drain("")
+        """Write what waits in the queue."""
+        return await self._office.deliver()
 
     async def _keep(self, envelope: StepEnvelope) -> SessionRecord:
         session_id = envelope.session_id
-        if session_id in self._aside:
-            await self._drain(f"{session_id}-")
-        if session_id in self._aside:
+        if self._office.keeps_back(session_id):
+            await self._office.deliver(session_id)
+        if self._office.keeps_back(session_id):
             earlier = StoreError("earlier steps of the session wait in the dead-letter queue")
             return await self._set_aside(envelope, earlier)
         try:
@@ -116,7 +110,7 @@ class StepWriter:
         is not: it has cost the time already."""
         try:
             return await self._commit(envelope)
-        except (VersionConflict, _NoAnswer):
+        except (VersionConflict, NoAnswer):
             raise
         except StoreError as error:
             _log.info("%s is tried again: %s", envelope.key, error)
@@ -130,7 +124,7 @@ class StepWriter:
         with trio.move_on_after(STORE_DEADLINE_S):
             written = await self._write(envelope, known)
         if written is None:
-            raise _NoAnswer(f"the store has not answered for {STORE_DEADLINE_S:g} seconds")
+            raise NoAnswer(f"the store has not answered for {STORE_DEADLINE_S:g} seconds")
         before, crossing, after = written.before, written.crossing, written.after
         if written.is_old and self._is_untold(envelope, late=late):
             before, crossing = None, crossing_of(envelope, after)
@@ -196,13 +190,11 @@ class StepWriter:
     async def _set_aside(self, envelope: StepEnvelope, error: StoreError) -> SessionRecord:
         session_id = envelope.session_id
         await self._funnel.failed(session_id, phase_of(envelope), error)
-        async with self._queue_in_use:
-            try:
-                await self._queue.put(envelope)
-            except StoreError as second:
-                raise StoreError(f"{error}; and {second}") from error
-            self._aside.add(session_id)
-            self._own_letters.add(envelope.name)
+        try:
+            await self._office.put(envelope)
+        except StoreError as second:
+            raise StoreError(f"{error}; and {second}") from error
+        self._own_letters.add(envelope.name)
         self._conversations.pop(session_id, None)
         record = self._records.get(session_id) or reduce(None, opening(envelope.enrolment))
         if isinstance(envelope.recording, FinishSession):
@@ -211,57 +203,17 @@ class StepWriter:
             await self._funnel.hear(quota_news(Crossing.ENDED, record, hint_of(ended)))
         return record
 
-    async def _drain(self, prefix: str) -> DrainCount:
-        arrived = rejected = left = 0
-        async with self._queue_in_use:
-            try:
-                names = [name for name in await self._queue.names() if name.startswith(prefix)]
-                for position, name in enumerate(names):
-                    match await self._deliver(name):
-                        case _Delivery.ARRIVED:
-                            arrived += 1
-                        case _Delivery.REJECTED:
-                            rejected += 1
-                        case _Delivery.STORE_DOWN:
-                            left = len(names) - position
-                            break
-                self._aside = _sessions_in(await self._queue.names())
-            except StoreError as error:
-                _log.warning("the dead-letter queue cannot be used: %s", error)
-        return DrainCount(arrived, rejected, left)
-
-    async def _deliver(self, name: str) -> "_Delivery":
-        try:
-            envelope = await self._queue.read(name)
-            if isinstance(envelope, StepEnvelope):
-                await self._commit(envelope, late=True)
-                self._own_letters.discard(envelope.name)
-            elif envelope is not None:
-                await self._deliver_report(envelope.report)
-        except MidstreamError as error:
-            if isinstance(error, StoreError) and not isinstance(error, VersionConflict):
-                _log.warning("%s waits in the dead-letter queue: %s", name, error)
-                return _Delivery.STORE_DOWN
-            _log.error("%s will never arrive and is put aside: %s", name, error)
-            await self._queue.reject(name, f"{type(error).__name__}: {error}")
-            return _Delivery.REJECTED
-        await self._queue.remove(name)
-        return _Delivery.ARRIVED
+    async def _write_letter(self, envelope: AnyEnvelope) -> None:
+        if isinstance(envelope, StepEnvelope):
+            await self._commit(envelope, late=True)
+            self._own_letters.discard(envelope.name)
+        else:
+            await self._deliver_report(envelope.report)
 
     def _forget(self, session_id: str) -> None:
         self._conversations.pop(session_id, None)
         self._records.pop(session_id, None)
         self._turns.pop(session_id, None)
-
-
-class _NoAnswer(StoreError):
-    """The deadline passed. What was asked for may have been done."""
-
-
-class _Delivery(Enum):
-    ARRIVED = auto()
-    REJECTED = auto()
-    STORE_DOWN = auto()
 
 
 @dataclass(frozen=True)
@@ -273,11 +225,6 @@ class _Written:
     after: SessionRecord
     is_old: bool = False
     """It had been written before."""
-
-
-def _sessions_in(names: Iterable[str]) -> set[str]:
-    """The sessions that have steps among these names; see `StepEnvelope.name`."""
-    return {name.rsplit("-", 2)[0] for name in names}
 
 
 def _record_in(conversation: Conversation, session_id: str) -> SessionRecord | None:

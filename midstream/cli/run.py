@@ -11,6 +11,7 @@ from midstream.cli.display import Display, display_for
 from midstream.config import Config, find_config, load_config
 from midstream.handle import SessionHandle
 from midstream.messages.errors import ConfigError
+from midstream.messages.events import SessionEvent
 from midstream.messages.record import SessionStatus
 from midstream.runtime import open_runtime
 
@@ -78,9 +79,13 @@ async def follow(handle: SessionHandle, display: Display) -> int:
     """Show a session to its end. The first Ctrl-C interrupts it, a second leaves at once."""
     async with trio.open_nursery() as nursery:
         await nursery.start(_interrupt_on_signal, handle)
+        last = 0
         async for event in handle.events():
             display.show(event)
+            last = event.sequence
         ended = await handle.result()
+        if not last:  # it was not let in, of which nobody else hears
+            display.show(SessionEvent(handle.session_id, 1, ended))
         nursery.cancel_scope.cancel()
     return EXIT_CODES.get(ended.status, 1)
 

@@ -260,3 +260,22 @@ async def test_a_command_stops_a_session_that_runs_in_another_process(tmp_path: 
         ended = await handle.result()
         assert (ended.status, ended.reason) == (SessionStatus.CANCELLED, "typed")
         assert provider.live == 0
+
+
+def test_a_prompt_in_a_pause_is_told_why_it_did_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = DispatchStatus(
+        id=DISPATCH_STATUS_ID,
+        state=DispatchState.PAUSED,
+        backoff_level=0,
+        paused_until="2999-01-01T00:00:00.000Z",
+        pause_reason="429 from the provider",
+    )
+    trio.run(_fill, tmp_path / STORE, [Put(Book.STATE, paused.id, encode(paused), 0)])
+    monkeypatch.chdir(tmp_path)
+    start = 'event: message_start\ndata: {"type": "message_start"}\n\n'
+    (tmp_path / "stream.sse").write_text(start)
+    shown = run("run", "hi", "--replay", "stream.sse", code=1).stdout
+    assert "rate-limited" in shown
+    assert "429 from the provider (paused until 2999" in shown

@@ -451,3 +451,38 @@ async def test_whatever_fails_and_when_the_conversation_is_whole_in_the_end(
         Began,
         Ended,
     ]
+
+
+class BrokenFor(MemoryStore):
+    """A store that cannot write what belongs to one session."""
+
+    session_id = ""
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        if key is not None and self.session_id and key.startswith(self.session_id):
+            raise StoreError("a bad page")
+        return await super().commit(operations, key=key, durable=durable)
+
+
+async def test_a_letter_that_cannot_be_written_keeps_nobody_elses_back(
+    autojump_clock: MockClock,
+) -> None:
+    store = BrokenFor()
+    async with host(store, slow_answer("one"), slow_answer("two"), clock=wall_clock()) as runtime:
+        handles = [runtime.animate("a"), runtime.animate("b")]
+        await trio.sleep(5)
+        store.failure = DOWN
+        for handle in handles:
+            await handle.result()
+        first, second = sorted(handle.session_id for handle in handles)
+        store.failure, store.session_id = None, first
+        await trio.sleep(70)
+        assert (await record_of(store, first)).status is SessionStatus.RUNNING
+        assert (await record_of(store, second)).status is SessionStatus.COMPLETED
+        assert (await runtime.sessions.overview()).dead_letters == 1
+        store.session_id = ""
+        await trio.sleep(40)
+        assert (await record_of(store, first)).status is SessionStatus.COMPLETED
+        assert (await runtime.sessions.overview()).dead_letters == 0

@@ -493,3 +493,15 @@ class BrokenFor(MemoryStore):
         if self.broken and self._session_id in ids:
             raise StoreError("a bad page")
         return await super().commit(operations, key=key, durable=durable)
+
+
+async def test_what_ran_outside_cannot_be_recovered_here(autojump_clock: MockClock) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    at = format_timestamp(clock.now_ms())
+    ready = DetachedReady(id="ses-out", started_at=at, provider="scripted", last_activity_at=at)
+    await apply_transition(store, ready)
+    async with host(store, clock=clock) as runtime:
+        await trio.sleep(130)
+        assert (await record_of(store, "ses-out")).presumed_dead
+        with pytest.raises(NotRecoverable, match="ran outside"):
+            await runtime.recover("ses-out")
