@@ -208,7 +208,9 @@ class Runtime:
         if record.provider != provider.name:
             problem = f"{session_id} ran on {record.provider}, not on {provider.name}"
             raise NotRecoverable(f"{problem}; give that provider")
-        self._launcher.require_idle(record.conversation_id or "")
+        if record.fence is None or record.conversation_id is None:
+            raise NotRecoverable(f"{session_id} ran outside; what it did is not on record here")
+        self._launcher.require_idle(record.conversation_id)
         if refused := self.sessions.refusal(session_id):
             raise NotRecoverable(refused.reason)
         taken: SessionRecord = await self._books.ledger.address.ask(
