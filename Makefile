@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 ROOMS := actors doors messages midstream providers rules stores supervisors
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types imports wheel bench clean FORCE
+.PHONY: help run test races check lint types imports wheel schema bench clean FORCE
 
 help:
 	@echo "make run    watch the demo: answers that break a rule are cut, corrected, finished"
 	@echo "make test   run the tests"
+	@echo "make races  the race tests under 20,000 schedules each (SEEDS=...)"
 	@echo "make check  lint, types and import rules"
 	@echo "make wheel  build the wheel, install it alone, and run the demo from it"
 	@echo "make bench  the benchmarks"
@@ -38,6 +39,11 @@ run: $(VENV)/with-all
 test: $(VENV)/with-test
 	$(BIN)/pytest $(ARGS)
 
+SEEDS ?= 20000
+
+races: $(VENV)/with-test
+	$(BIN)/pytest tests/races --races-seeds $(SEEDS) $(ARGS)
+
 check: lint types imports
 
 lint: $(VENV)/with-check
@@ -52,6 +58,9 @@ imports: $(VENV)/with-check
 
 wheel: $(VENV)/with-test
 	$(BIN)/pytest tests/midstream/test_wheel.py
+
+schema: $(VENV)/with-all
+	$(BIN)/python -c "from midstream.messages.wire_schema import schema_text; print(schema_text(), end='')" > docs/websocket.schema.json
 
 bench: $(VENV)/with-test
 	$(BIN)/python bench/matching.py

@@ -1,15 +1,17 @@
 """StreamMonitor: holds the one live stream of a session.
 
 It opens a stream when the Session says so, hands what comes to the RuleMatcher in batches
-stamped with the attempt, and closes the connection the moment it is told to abort. The
-last it says of an attempt is `StreamSettled`, when the connection is closed: nothing of
-that attempt comes behind it.
+stamped with the attempt, and closes the connection the moment it is told to abort. An order
+to start that was aborted before it was read, or that was given before the session was
+stopped, asks nobody. The last it says of an attempt is `StreamSettled`, when the connection
+is closed: nothing of that attempt comes behind it.
 """
 
 import trio
 
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
+from midstream.actors.stop_latch import StopLatch
 from midstream.messages.work import AbortAttempt, StartAttempt, StreamBatch, StreamSettled
 from midstream.providers.provider import Provider
 
@@ -17,29 +19,42 @@ MonitorMessage = StartAttempt | AbortAttempt
 
 
 class StreamMonitor(Actor[MonitorMessage]):
-    """See the module. The cancel scope of the live attempt is all its state."""
+    """See the module. The cancel scope of the live attempt is nearly all its state."""
 
-    def __init__(self, provider: Provider, matcher: Address[StreamBatch | StreamSettled]) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        matcher: Address[StreamBatch | StreamSettled],
+        stop: StopLatch,
+    ) -> None:
         self._provider = provider
         self._matcher = matcher
+        self._stop = stop
         self._attempt = 0
+        self._aborted = 0
+        """The newest attempt that was aborted; those before it are over as well."""
         self._scope = trio.CancelScope()
 
-    async def handle(self, message: MonitorMessage) -> None:
-        match message:
-            case AbortAttempt(attempt) if attempt == self._attempt:
-                self._scope.cancel()
-            case AbortAttempt():
-                pass
-            case StartAttempt(attempt):
-                self._attempt = attempt
+    async def handle_batch(self, messages: tuple[MonitorMessage, ...]) -> None:
+        for message in messages:
+            if isinstance(message, AbortAttempt):
+                self._aborted = max(self._aborted, message.attempt)
+        if self._attempt <= self._aborted:
+            self._scope.cancel()
+        for message in messages:
+            if isinstance(message, StartAttempt):
+                self._attempt = message.attempt
                 self._scope = trio.CancelScope()
                 self.spawn(self._pump, message, self._scope)
 
     async def _pump(self, start: StartAttempt, scope: trio.CancelScope) -> None:
         with scope:
-            async with self._provider.open(start.request) as batches:
-                async for batch in batches:
-                    arrived = StreamBatch(start.attempt, tuple(batch), trio.current_time())
-                    await self._matcher.pass_on(arrived)
+            if start.attempt > self._aborted and not self._stop.is_set:
+                await self._hand_on(start)
         await self._matcher.tell(StreamSettled(start.attempt))
+
+    async def _hand_on(self, start: StartAttempt) -> None:
+        async with self._provider.open(start.request) as batches:
+            async for batch in batches:
+                arrived = StreamBatch(start.attempt, tuple(batch), trio.current_time())
+                await self._matcher.pass_on(arrived)

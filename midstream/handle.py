@@ -14,6 +14,7 @@ from midstream.actors.event_channel import GapError
 from midstream.actors.outcome import Outcome
 from midstream.actors.replay import Replay
 from midstream.actors.session import SessionMessage
+from midstream.actors.stop_latch import StopLatch
 from midstream.actors.subscription import Subscription
 from midstream.actors.tool_runner import ToolRunnerMessage
 from midstream.messages.events import (
@@ -117,6 +118,7 @@ class SessionHandle:
         conversation_id: str,
         session: Address[SessionMessage],
         tools: Address[ToolRunnerMessage],
+        stop: StopLatch,
         replay: Callable[[int], Replay],
         outcome: Outcome,
         admission: Admission,
@@ -127,10 +129,16 @@ class SessionHandle:
         self.conversation_id = conversation_id
         self._session = session
         self._tools = tools
+        self._stop = stop
         self._replay = replay
         self._outcome = outcome
         self._admission = admission
         self._streaming = streaming
+
+    async def admitted(self) -> bool:
+        """Wait until it is known whether the session was let in. One that was not has ended
+        as `rate-limited`, and left no record and no event."""
+        return await self._admission.wait()
 
     @property
     def chunks(self) -> EventStream[Chunk]:
@@ -200,6 +208,7 @@ class SessionHandle:
         """
         if self.ended is None:
             await self._session.tell(Interrupt())
+            self._stop.set()
 
     async def detach(self) -> None:
         """Say that the client has gone. The answer to its prompt is finished, but it is not
@@ -212,6 +221,7 @@ class SessionHandle:
         """End the session as cancelled, for `reason`."""
         if self.ended is None:
             await self._session.tell(Cancel(reason))
+            self._stop.set()
 
 
 async def chunks_of(

@@ -153,6 +153,12 @@ class Launcher:
         self._begin(launch, admitted=True)
         return launch.handle
 
+    def handle(self, session_id: str) -> SessionHandle | None:
+        """The session, if it runs here."""
+        live = self._books.live.get(session_id)
+        handle = self._live.get(live.enrolment.conversation_id) if live is not None else None
+        return handle if handle is not None and handle.session_id == session_id else None
+
     def require_idle(self, conversation_id: str) -> None:
         """Raises `ConversationBusy` if a session here answers the conversation."""
         live = self._live.get(conversation_id)
@@ -189,6 +195,7 @@ class Launcher:
             enrolment.conversation_id,
             tree.session,
             tree.tools,
+            tree.stop,
             partial(self._books.replay, enrolment.session_id),
             outcome,
             admission,

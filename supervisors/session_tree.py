@@ -23,6 +23,7 @@ from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import RetryScheduler, SchedulerMessage
 from midstream.actors.rule_matcher import MatcherMessage, RuleMatcher
 from midstream.actors.session import Neighbours, Session, SessionMessage
+from midstream.actors.stop_latch import StopLatch
 from midstream.actors.stream_monitor import MonitorMessage, StreamMonitor
 from midstream.actors.submit import Prompt, Submit
 from midstream.actors.tool_runner import RunnableTool, ToolRunner, ToolRunnerMessage
@@ -73,6 +74,7 @@ class SessionTree:
     supervisor: Supervisor
     session: Address[SessionMessage]
     tools: Address[ToolRunnerMessage]
+    stop: StopLatch
 
 
 def session_tree(
@@ -90,6 +92,7 @@ def session_tree(
     outcome: Outcome,
 ) -> SessionTree:
     """The tree of one session. Nothing of it runs yet."""
+    stop = StopLatch()
     # The actors refer to each other, so the addresses come first.
     session: ActorSpec[SessionMessage] = ActorSpec(
         "session",
@@ -111,7 +114,7 @@ def session_tree(
         ),
     )
     monitor: ActorSpec[MonitorMessage] = ActorSpec(
-        "stream_monitor", lambda: StreamMonitor(provider, matcher.address)
+        "stream_monitor", lambda: StreamMonitor(provider, matcher.address, stop)
     )
     runner: ActorSpec[RunnerMessage] = ActorSpec(
         "tool_runner", lambda: ToolRunner(tools.run, tools.host, tools.limits, session.address)
@@ -132,4 +135,4 @@ def session_tree(
         intensity=SESSION_INTENSITY,
         restart=Restart.TEMPORARY,
     )
-    return SessionTree(supervisor, session.address, runner.address)
+    return SessionTree(supervisor, session.address, runner.address, stop)

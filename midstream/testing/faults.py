@@ -1,0 +1,304 @@
+"""What may go wrong in an explored run, and when: all of it decided by the run's choices.
+
+`Faults` says which kinds a scenario allows. `faulty_kernel` makes actors crash at their n-th
+message, slow and yielding, and their mailboxes small; `FaultyStore` fails, is slow, or
+commits and then fails; `JumpingClock` is a wall clock that jumps. Faulty streams are scripts
+(`faulty_script`). The tamest choice is always that nothing happens.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+import trio
+
+from midstream.actors.actor import Actor, ActorRun
+from midstream.actors.clock import TrioClock
+from midstream.actors.mailbox import Mailbox
+from midstream.messages.errors import StoreError
+from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.stream import (
+    BlockStarted,
+    StreamStarted,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolCallFinished,
+)
+from midstream.providers.scripted import Hang, Pause, SlowClose, SlowStart, Step
+from midstream.stores.memory import MemoryStore
+from midstream.stores.store import (
+    MAX_LIMIT,
+    Book,
+    Log,
+    Operation,
+    Page,
+    Query,
+    Receipt,
+    Stored,
+)
+from midstream.testing.choices import Choices
+from midstream.testing.trace import Trace
+
+YIELD = "yield"
+CRASH = "crash"
+SLOW = "slow"
+STORE = "store"
+PROVIDER = "provider"
+WALL = "wall clock"
+MAILBOX = "mailbox"
+
+
+ROUTINE = frozenset({"Refresh", "DrainQueue", "KeepState", "WriteLogs", "RecordEvents"})
+"""Messages that a trace leaves out, since they come all the time and decide nothing."""
+
+
+class InjectedCrash(RuntimeError):
+    """An actor was made to crash."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What may go wrong in a scenario besides the order of things."""
+
+    crashing: tuple[str, ...] = ()
+    """Last places of the paths of actors one of which may crash, such as `rule_matcher`."""
+    most_crashes: int = 1
+    slow_actors: bool = True
+    """Whether a message may be handled late."""
+    store: bool = False
+    wall_clock: bool = False
+    small_mailboxes: bool = True
+
+
+class _Kernel:
+    """Stands before and behind the handling of each message."""
+
+    def __init__(self, choices: Choices, trace: Trace, faults: Faults) -> None:
+        self._choices = choices
+        self._trace = trace
+        self._faults = faults
+        self._handled: dict[str, int] = {}
+        self._crashes = dict(self._plan()) if faults.crashing else {}
+
+    def _plan(self) -> Generator[tuple[tuple[str, int], bool]]:
+        """Who crashes at which of its messages, and whether when it was handled."""
+        for _ in range(self._choices.pick(CRASH, self._faults.most_crashes + 1)):
+            victim = self._choices.one_of(CRASH, self._faults.crashing)
+            number = 1 + self._choices.pick(CRASH, 12)
+            yield (victim, number), bool(self._choices.pick(CRASH, 2))
+
+    def wrap(self, actor: Actor[Any], who: str) -> None:
+        """Put this before and behind the hook of `actor` that handles mail.
+
+        The pauses are behind it: between taking a message and handling it no actor waits.
+        """
+        target = cast(Any, actor)
+        started = actor.started
+
+        async def late_started() -> None:
+            await started()
+            await self.pause()
+
+        target.started = late_started
+        if type(actor).handle_batch is not Actor[Any].handle_batch:
+            handle_batch = actor.handle_batch
+
+            async def batch(messages: tuple[Any, ...]) -> None:
+                await self._around(who, messages, lambda: handle_batch(messages))
+
+            target.handle_batch = batch
+            return
+        handle = actor.handle
+
+        async def one(message: Any) -> None:
+            await self._around(who, (message,), lambda: handle(message))
+
+        target.handle = one
+
+    async def _around(
+        self, who: str, messages: tuple[Any, ...], handle: Callable[[], Awaitable[None]]
+    ) -> None:
+        name = who.rsplit("/", 1)[-1]
+        due: set[bool] = set()
+        for message in messages:
+            if type(message).__name__ not in ROUTINE:
+                self._trace.note(trio.current_time(), who, message)
+            number = self._handled[name] = self._handled.get(name, 0) + 1
+            if (late := self._crashes.pop((name, number), None)) is not None:
+                due.add(late)
+        if False in due:
+            self._crash(who, "before it handled that")
+        await handle()
+        if True in due:
+            self._crash(who, "when it had handled that")
+        await self.pause()
+
+    def _crash(self, who: str, when: str) -> None:
+        self._trace.note(trio.current_time(), who, f"!! crashes, {when}")
+        raise InjectedCrash(f"injected, {when}")
+
+    async def pause(self) -> None:
+        """Let others go first, sometimes for long."""
+        choices = self._choices
+        for _ in range(choices.one_of(YIELD, (0, 0, 0, 0, 0, 1, 1, 3))):
+            await trio.lowlevel.checkpoint()
+        if self._faults.slow_actors and choices.once_in(SLOW, 60):
+            await trio.sleep(choices.one_of(SLOW, (0.0, 0.001, 0.05, 0.1, 1.0)))
+
+
+@contextmanager
+def faulty_kernel(choices: Choices, trace: Trace, faults: Faults) -> Generator[None]:
+    """While this lasts, actors and mailboxes of this process do what `choices` say.
+
+    The kernel has no hooks for this, so its methods are replaced, here and nowhere else.
+    """
+    kernel = _Kernel(choices, trace, faults)
+    run, put, make = cast(Any, ActorRun).run, cast(Any, Mailbox).put, cast(Any, Mailbox).__init__
+
+    async def watched_run(self: Any, on_started: Callable[[], None]) -> Any:
+        kernel.wrap(self._actor, self.cell.who)
+        return await run(self, on_started)
+
+    async def yielding_put(self: Any, item: Any) -> None:
+        for _ in range(choices.one_of(YIELD, (0, 0, 0, 0, 1, 2))):
+            await trio.lowlevel.checkpoint()
+        await put(self, item)
+
+    def small_mailbox(self: Any, capacity: int) -> None:
+        if faults.small_mailboxes:
+            capacity = choices.one_of(MAILBOX, (capacity, capacity, capacity, min(capacity, 8)))
+        make(self, capacity)
+
+    replaced: Mapping[tuple[Any, str], Any] = {
+        (ActorRun, "run"): (run, watched_run),
+        (Mailbox, "put"): (put, yielding_put),
+        (Mailbox, "__init__"): (make, small_mailbox),
+    }
+    for (owner, name), (_, new) in replaced.items():
+        setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        for (owner, name), (old, _) in replaced.items():
+            setattr(owner, name, old)
+
+
+class FaultyStore(MemoryStore):
+    """A store that is sometimes slow, down, or commits and then says that it failed.
+
+    It begins to be faulty when `choices` are given, so that a test can look at it in peace.
+    `watch` is called with each commit that was made.
+    """
+
+    def __init__(self, contents: Any = None) -> None:
+        super().__init__(contents)
+        self.choices: Choices | None = None
+        self.trace: Trace | None = None
+        self.watch: Callable[[Sequence[Operation]], None] | None = None
+
+    def reopen(self) -> "FaultyStore":
+        return FaultyStore(self._contents)
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        fails_late = await self._trouble(can_fail_late=True)
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if self.watch is not None and not receipt.replayed:
+            self.watch(operations)
+        if fails_late:
+            raise StoreError("injected: it was committed, and the answer was lost")
+        return receipt
+
+    async def get(self, book: Book, id: str) -> Stored | None:
+        await self._trouble(can_fail_late=False)
+        return await super().get(book, id)
+
+    async def find(self, book: Book, query: Query) -> Page:
+        await self._trouble(can_fail_late=False)
+        return await super().find(book, query)
+
+    async def read(
+        self, log: Log, key: str, start: int = 0, limit: int = MAX_LIMIT
+    ) -> Sequence[msgspec.Raw]:
+        await self._trouble(can_fail_late=False)
+        return await super().read(log, key, start, limit)
+
+    async def _trouble(self, *, can_fail_late: bool) -> bool:
+        choices = self.choices
+        if choices is None:
+            return False
+        kind = choices.pick(STORE, 48)
+        if kind < 36:
+            return False
+        if kind < 44:
+            await trio.sleep(choices.one_of(STORE, (0.0, 0.001, 0.05, 0.5, 4.0)))
+            return False
+        if kind < 46 or not can_fail_late:
+            self._note("!! the store fails")
+            await trio.lowlevel.checkpoint()
+            raise StoreError("injected: the store is down")
+        self._note("!! the store commits, and fails")
+        return True
+
+    def _note(self, what: str) -> None:
+        if self.trace is not None:
+            self.trace.note(trio.current_time(), "store", what)
+
+
+class JumpingClock(TrioClock):
+    """A wall clock that may be set at any moment, hours forward or back."""
+
+    def __init__(self, start_ms: int) -> None:
+        super().__init__(start_ms)
+        self._offset_ms = 0
+
+    def jump(self, seconds: float) -> None:
+        """Set the clock."""
+        self._offset_ms += round(seconds * 1000)
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._offset_ms
+
+
+GARBAGE: tuple[Sequence[Step], ...] = (
+    (TextDelta(7, "text of a block that never began"),),
+    (ToolArgumentsDelta(3, '{"half'),),
+    (ToolCallFinished(2, "call_9", "write", '{"half'),),
+    (BlockStarted(0, "a kind that nobody knows"), TextDelta(0, "\ud83d half a character")),
+    (StreamStarted("msg_1", "again"),),
+)
+"""What no provider should send."""
+
+SENT_AFTER_THE_END: Sequence[Step] = (TextDelta(0, " foo after the end"), Hang())
+
+
+def faulty_script(choices: Choices, steps: Sequence[Step], most_s: float = 0.1) -> list[Step]:
+    """A script, paced, and with whatever a provider may do to it."""
+    script: list[Step] = []
+    if choices.once_in(PROVIDER, 6):
+        script.append(SlowStart(choices.seconds(PROVIDER, most_s)))
+    for step in steps:
+        script.append(step)
+        if choices.once_in(PROVIDER, 4):
+            script.append(Pause(choices.seconds(PROVIDER, most_s)))
+    fault = choices.pick(PROVIDER, 14)
+    at = 1 + choices.pick(PROVIDER, max(1, len(script)))
+    match fault:
+        case 9:
+            script[at:] = [Hang()]
+        case 10:
+            script[at:] = [ProviderFailure(FailureKind.NETWORK, "injected: reset by peer")]
+        case 11:
+            script[at:at] = choices.one_of(PROVIDER, GARBAGE)
+        case 12:
+            script.extend(SENT_AFTER_THE_END)
+        case 13:
+            del script[at:]
+        case _:
+            pass
+    if choices.once_in(PROVIDER, 4):
+        script.append(SlowClose(choices.seconds(PROVIDER, 2 * most_s)))
+    return script

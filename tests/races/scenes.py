@@ -1,0 +1,57 @@
+"""Streams, rules and clients that several scenarios share."""
+
+import trio
+
+from midstream.config import Config, RulesConfig
+from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
+from midstream.providers.scripted import Hang, Step, answer
+from midstream.rules.rule import RepeatMode, Rule, ScopeToken, Source
+from midstream.testing.race import Race
+from midstream.testing.world import ObservedSession
+
+NO_FOO = Rule(
+    name="no-foo",
+    conditions=("foo",),
+    scope=(ScopeToken(Source.TEXT),),
+    body="Do not say foo.",
+)
+NO_BAR = Rule(
+    name="no-bar",
+    conditions=("bar",),
+    scope=(ScopeToken(Source.TEXT),),
+    body="Do not say bar.",
+)
+CLEAN = answer("a clean answer")
+ALWAYS = Config(rules=RulesConfig(discover=False, repeat_mode=RepeatMode.ALWAYS))
+"""Rules fire again and again, within the budget of their retries."""
+
+
+def saying(text: str, *after: Step) -> list[Step]:
+    """A stream that says `text` word by word and does not end by itself."""
+    words = [TextDelta(0, word) for word in text.split(" ")]
+    return [StreamStarted(), BlockStarted(0, "text"), *words, *(after or (Hang(),))]
+
+
+def any_answer(race: Race) -> list[Step]:
+    """An answer that may break a rule, may call nothing, may be as broken as streams are."""
+    steps = race.one_of(
+        (
+            CLEAN,
+            saying("well foo and"),
+            saying("bar then foo"),
+            answer("it is foo indeed"),
+            answer("bar", thinking="let me see"),
+            saying("fine so far"),
+        )
+    )
+    return race.script(steps)
+
+
+async def stop_sometime(race: Race, session: ObservedSession, within_s: float) -> None:
+    """Interrupt or cancel the session, once or twice, at a moment that the run decides."""
+    for _ in range(1 + race.pick(2)):
+        await trio.sleep(race.seconds(within_s))
+        if session.handle.ended is None:
+            verb = race.one_of((session.interrupt, session.cancel))
+            race.note("user", f"{verb.__name__}s")
+            await verb()

@@ -1,0 +1,86 @@
+"""Abort and retry against interrupt, cancel, a second verdict, a late settle, broken streams.
+
+The seeds decide the order of tasks, the pace of streams and stops, and what goes wrong.
+(spec/lessons.md E 20 to 28, 31.)
+"""
+
+import pytest
+import trio
+from scenes import ALWAYS, CLEAN, NO_BAR, NO_FOO, any_answer, saying, stop_sometime
+
+from midstream.messages.record import SessionStatus
+from midstream.providers.scripted import SlowClose
+from midstream.rules.rule import InterruptMode
+from midstream.testing.race import Race
+
+HELPERS = ("rule_matcher", "stream_monitor", "retry_scheduler")
+
+
+@pytest.mark.races(seeds=60)
+async def test_a_stop_against_abort_and_retry(race: Race) -> None:
+    scripts = [any_answer(race) for _ in range(10)]
+    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
+        session = world.animate("hello")
+        await stop_sometime(race, session, 0.4)
+
+
+@pytest.mark.races(seeds=60, crashing=HELPERS, most_crashes=2)
+async def test_a_stop_against_abort_and_retry_while_actors_crash(race: Race) -> None:
+    scripts = [any_answer(race) for _ in range(16)]
+    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
+        session = world.animate("hello")
+        await stop_sometime(race, session, 0.4)
+
+
+@pytest.mark.races(seeds=60, crashing=HELPERS, store=True)
+async def test_abort_and_retry_while_everything_goes_wrong(race: Race) -> None:
+    scripts = [any_answer(race) for _ in range(16)]
+    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
+        world.animate("hello")
+
+
+@pytest.mark.races(seeds=60)
+async def test_a_second_verdict_before_the_first_abort_has_landed(race: Race) -> None:
+    late = saying("foo and bar and foo again bar", SlowClose(race.seconds(0.3)))
+    async with race.world(race.script(late), CLEAN, CLEAN, rules=[NO_FOO, NO_BAR]) as world:
+        world.animate("hello")
+
+
+@pytest.mark.races(seeds=60)
+async def test_the_retry_waits_for_a_late_settle_and_for_the_delay(race: Race) -> None:
+    scripts = [saying("foo", SlowClose(race.seconds(0.3))), CLEAN]
+    async with race.world(*scripts, rules=[NO_FOO]) as world:
+        session = world.animate("hello")
+        ended = await session.result()
+        assert ended.status is SessionStatus.COMPLETED
+        assert ended.output == "a clean answer"
+        assert ended.attempts == 2
+
+
+@pytest.mark.races(seeds=60, store=True)
+async def test_the_next_prompt_of_a_conversation_that_was_stopped(race: Race) -> None:
+    """E 23, 24: a stop hits the prompt that it was for, and nothing of it hits the next."""
+    scripts = [any_answer(race) for _ in range(14)]
+    async with race.world(*scripts, rules=[NO_FOO], config=ALWAYS) as world:
+        first = world.animate("one", conversation_id="con-1")
+        await stop_sometime(race, first, 0.2)
+        await first.result()
+        await trio.sleep(race.seconds(0.05))
+        world.animate("two", conversation_id="con-1")
+
+
+@pytest.mark.races(seeds=60)
+async def test_a_deferred_reminder_against_abort_and_stop(race: Race) -> None:
+    quiet = NO_BAR.__class__(
+        name="quiet",
+        conditions=("well",),
+        scope=NO_BAR.scope,
+        body="Do not say well.",
+        interrupt_mode=InterruptMode.NEVER,
+    )
+    steps = race.one_of((saying("well then"), saying("well foo"), saying("well", *CLEAN[-2:])))
+    scripts = [race.script(steps), *(any_answer(race) for _ in range(8))]
+    async with race.world(*scripts, rules=[NO_FOO, quiet]) as world:
+        session = world.animate("hello")
+        if race.pick(2):
+            await stop_sometime(race, session, 0.3)
