@@ -24,6 +24,7 @@ from midstream.babysitter_config import BabysitterConfig, parse_babysitter_confi
 from midstream.babysitter_report import RunEnd, record_report
 from midstream.messages.envelope import ReportEnvelope
 from midstream.messages.errors import ConfigError, MidstreamError
+from midstream.messages.record import SessionStatus
 from midstream.messages.session_reports import (
     HeartbeatReport,
     RecordReport,
@@ -147,8 +148,8 @@ class Babysitter:
             await trio.sleep(self._config.heartbeat_s)
             answer = await client.send(report, retry_s=0)
             self._heed(answer)
-            if answer is not None and not answer.ok:  # the host does not know the session
-                await self._say_running(client, 0)
+            if answer is not None and (not answer.ok or answer.status is SessionStatus.PENDING):
+                await self._say_running(client, 0)  # the host has not heard that it runs
 
     def _heed(self, answer: ReportAnswer | None) -> None:
         """Somebody has ended the session on record: nobody wants its work any more (B8)."""

@@ -207,6 +207,44 @@ class RateLimitConfig(Section, frozen=True, kw_only=True):
     """`[rateLimit.backoff]`: initialMs, maxMs, factor, probeLimit, keepLevelOnBoot."""
 
 
+class HttpConfig(Section, frozen=True, kw_only=True):
+    """`[http]`: where `midstream serve` listens, and sessions outside report."""
+
+    host: str = "127.0.0.1"
+    """Whatever is not this machine alone needs a token."""
+    port: int = 7471
+    token_env: str = "MIDSTREAM_TOKEN"
+    """Name of the environment variable that holds the token; without one, none is asked."""
+
+
+class WebsocketConfig(Section, frozen=True, kw_only=True):
+    """`[websocket]`: the websocket door (docs/websocket.md)."""
+
+    host: str = "127.0.0.1"
+    """Whatever is not this machine alone needs a token."""
+    port: int = 7472
+    token_env: str = "MIDSTREAM_TOKEN"
+    """Name of the environment variable that holds the token; without one, none is asked."""
+    hosts: tuple[str, ...] = ()
+    """Names under which clients reach this host; its addresses and `localhost` are known."""
+    origins: tuple[str, ...] = ()
+    """Origins whose pages may connect, as `https://app.example`; the host's own may."""
+    tls_certificate: str | None = None
+    """PEM file with the certificate and its chain; with it the door speaks TLS."""
+    tls_key: str | None = None
+    """PEM file with the key; None if it is in the same file."""
+    connections: int = 4_096
+    half_open: int = 256
+    """Connections that have not said hello yet."""
+    message_bytes: int = 1_048_576
+    """The largest message of a client."""
+    frames_per_s: float = 100.0
+    """What comes faster is read later."""
+    bytes_per_s: float = 1_048_576.0
+    subscriptions: int = 32
+    """Sessions that one connection may follow at a time."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -222,6 +260,8 @@ class Config(Section, frozen=True, kw_only=True):
     files: FilesConfig = FilesConfig()
     stop_message: StopMessageConfig = StopMessageConfig()
     hooks: HooksConfig = HooksConfig()
+    http: HttpConfig = HttpConfig()
+    websocket: WebsocketConfig = WebsocketConfig()
     roles: dict[str, RoleConfig] = {}
     rate_limit: RateLimitConfig = msgspec.field(default=RateLimitConfig(), name="rateLimit")
 
@@ -307,6 +347,8 @@ def _nearest(at: str, field: str) -> str:
         "files": FilesConfig,
         "stop_message": StopMessageConfig,
         "hooks": HooksConfig,
+        "http": HttpConfig,
+        "websocket": WebsocketConfig,
     }
     table = RoleConfig if at.startswith("roles[") else tables.get(at, Config)
     known = [f.encode_name for f in msgspec.structs.fields(table)]
@@ -340,6 +382,14 @@ def _check_numbers(config: Config, where: str) -> None:
         ("stop_message.bd_timeout_s", config.stop_message.bd_timeout_s, 0),
         ("stop_message.bd_cache_s", config.stop_message.bd_cache_s, 0),
         ("hooks.deadline_s", config.hooks.deadline_s, 0),
+        ("http.port", config.http.port, 0),
+        ("websocket.port", config.websocket.port, 0),
+        ("websocket.connections", config.websocket.connections, 1),
+        ("websocket.half_open", config.websocket.half_open, 1),
+        ("websocket.message_bytes", config.websocket.message_bytes, 1_024),
+        ("websocket.frames_per_s", config.websocket.frames_per_s, 1),
+        ("websocket.bytes_per_s", config.websocket.bytes_per_s, 1_024),
+        ("websocket.subscriptions", config.websocket.subscriptions, 1),
         ("provider.max_tokens", config.provider.max_tokens, 1),
         ("provider.pace_s", config.provider.pace_s, 0),
     ):

@@ -34,6 +34,7 @@ from midstream.messages.transition import AnyTransition
 from midstream.messages.transition import Cancel as CancelTransition
 from midstream.messages.work import Cancel
 from midstream.providers.cancel_handle import CancelsByHandle
+from midstream.providers.process_group import LocalProcesses
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.dlq import DeadLetterQueue
 from midstream.stores.session_list import SessionFilter, SessionPage, list_sessions, records_of
@@ -91,7 +92,8 @@ class SessionBook:
         self._live = live
         self._clock = clock
         self._settings = settings
-        self._stoppers: Mapping[str, CancelsByHandle] = {s.name: s for s in stoppers}
+        every = (LocalProcesses(), *stoppers)
+        self._stoppers: Mapping[str, CancelsByHandle] = {each.name: each for each in every}
 
     async def list_sessions(
         self,
@@ -209,11 +211,15 @@ class SessionBook:
     async def _stop_outside(self, record: SessionRecord) -> None:
         """The record says that it is over; that its process does not stop changes nothing
         (spec/animator.md 5.3)."""
-        stopper = self._stoppers.get(record.provider)
-        if record.cancel_handle is None or stopper is None:
+        handle = record.cancel_handle
+        if handle is None:
+            return
+        # The provider's own way first, then that of whatever kind the handle is.
+        stopper = self._stoppers.get(record.provider) or self._stoppers.get(str(handle.get("kind")))
+        if stopper is None:
             return
         try:
-            await stopper.cancel(record.cancel_handle)
+            await stopper.cancel(handle)
         except Exception:  # noqa: BLE001 - whatever a provider raises, the record stands
             _log.exception("%s is cancelled, but could not be stopped", record.id)
 

@@ -38,7 +38,8 @@ class CancelHandle(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """Which process group to stop, as it stands in the record of a session.
 
     `start_time` is that of the group's leader, as `process_table.start_time` tells it. A
-    handle of the reference has none, and is then guarded by its number alone.
+    handle of the reference has none: it is kept, but nobody is signalled by it where start
+    times can be told, since the number may be anybody's by now.
     """
 
     kind: str = HANDLE_KIND
@@ -103,10 +104,10 @@ async def kill_group(handle: CancelHandle, grace_s: float = GRACE_S) -> GroupEnd
 
     Once begun it is carried through, also if the caller is cancelled, and takes at most
     `grace_s` and `KILL_S` seconds. Raises `UnsafeHandle` for a number that means everybody
-    (1), the caller's own group (0, or by name), or nothing; PermissionError where the
-    group belongs to another user.
+    (1), the caller's own group (0, or by name), or anybody (no start time); PermissionError
+    where the group belongs to another user.
     """
-    _require_safe(handle.pgid)
+    _require_safe(handle)
     if not _is_the_same(handle):
         await trio.lowlevel.checkpoint()
         return GroupEnd.GONE
@@ -122,22 +123,25 @@ async def kill_group(handle: CancelHandle, grace_s: float = GRACE_S) -> GroupEnd
     return GroupEnd.SURVIVES
 
 
-def _require_safe(pgid: int) -> None:
+def _require_safe(handle: CancelHandle) -> None:
+    pgid = handle.pgid
     if pgid <= 1:
         raise UnsafeHandle(f"process group {pgid} is no group of a session")
     if pgid == os.getpgrp():
         raise UnsafeHandle(f"process group {pgid} is our own")
+    if handle.start_time is None and process_table.start_time(os.getpid()) is not None:
+        raise UnsafeHandle(f"process group {pgid} has no start time, so it may be anybody's by now")
 
 
 def _is_the_same(handle: CancelHandle) -> bool:
     """Whether the leader is the one that the handle was made for.
 
     Its number stays taken while anybody is in the group, so a leader that has gone leaves
-    it undecided who the others are; nobody is signalled then.
+    it undecided who the others are; nobody is signalled then. A system that tells no start
+    times leaves only the number.
     """
-    if handle.start_time is None:
-        return True
-    return process_table.start_time(handle.pgid) == handle.start_time
+    known = process_table.start_time(handle.pgid)
+    return known == handle.start_time
 
 
 async def _ends_within(handle: CancelHandle, seconds: float) -> bool:

@@ -7,8 +7,10 @@ import typer
 
 from midstream.cli.command import run_command
 from midstream.cli.demo import run_demo
+from midstream.cli.detach import detach_command
 from midstream.cli.rules import rules_app
 from midstream.cli.run import RunOptions, run_prompt
+from midstream.cli.serve import serve_command
 from midstream.cli.sessions import sessions_app, status_command
 
 app = typer.Typer(
@@ -21,6 +23,8 @@ app = typer.Typer(
 app.add_typer(rules_app)
 app.add_typer(sessions_app)
 app.command("status")(status_command)
+app.command("serve")(serve_command)
+app.command("detach")(detach_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print events as NDJSON, one a line.")]
 

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from claude_code_lines import INIT, assistant, failed, result, synthetic, text
 from process_watch import PATIENCE_S, gone, is_alive, until, written
-from report_host import report_host, taken
+from report_host import Answer, report_host, taken
 from stand_in_claude import stand_in
 
 from midstream.actors.clock import ManualClock
@@ -403,10 +403,13 @@ async def test_b12_it_lives_whatever_becomes_of_the_running_report(configured: C
             await gone(pid)
 
 
-async def test_a_host_that_does_not_know_the_session_is_told_again(configured: Configure):
-    """It was down when the session began, and its store knows nothing."""
+@pytest.mark.parametrize("answer", [taken(ok=False), taken("pending")])
+async def test_a_host_that_has_not_heard_of_the_session_is_told_again(
+    configured: Configure, answer: Answer
+):
+    """It was down when the session began, and there is no record, or only that of a plan."""
     async with report_host() as host:
-        host.answer = lambda path, body: taken(ok=not path.endswith("heartbeat"))
+        host.answer = lambda path, body: answer if path.endswith("heartbeat") else taken()
         config = configured(*BUSY, guild_tool_url=host.url, heartbeat_s=0.05, stop_grace_s=0.1)
         async with watched(config) as pid:
             await host.wait_for("running", 3)

@@ -111,7 +111,6 @@ async def test_a_group_that_has_ended_is_gone():
     handle = CancelHandle.of_leader(process.pid)
     process.wait()
     assert await kill_group(handle) is GroupEnd.GONE
-    assert await kill_group(CancelHandle(pgid=handle.pgid)) is GroupEnd.GONE
 
 
 async def test_a_leader_that_waits_to_be_reaped_does_not_count_as_alive(start: Started):
@@ -160,11 +159,22 @@ async def test_a_handle_survives_the_record_and_the_reference_reads_it(start: St
     assert handle == CancelHandle.of_leader(pid)
 
 
-async def test_a_handle_of_the_reference_has_no_start_time_and_still_works(start: Started):
-    pid = start(["sh", "-c", "echo ready; read -r _"])
+async def test_b16_a_handle_without_a_start_time_may_be_anybodys(start: Started):
+    pid = start(python(STUBBORN))
     handle = read_handle({"kind": "local-pgid", "pgid": pid})
     assert handle is not None
-    assert await kill_group(handle) is GroupEnd.ENDED
+    with pytest.raises(UnsafeHandle, match="no start time"):
+        await kill_group(handle, grace_s=0)
+    assert is_alive(pid)
+
+
+async def test_where_no_start_times_are_told_the_number_has_to_do(
+    start: Started, monkeypatch: pytest.MonkeyPatch
+):
+    pid = start(["sh", "-c", "echo ready; read -r _"])
+    with monkeypatch.context() as patch:
+        patch.setattr(process_table, "start_time", lambda pid: None)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]  # a stand-in
+        assert await kill_group(CancelHandle(pgid=pid)) is GroupEnd.ENDED
 
 
 async def test_a_cancelled_caller_still_gets_the_group_killed(start: Started):

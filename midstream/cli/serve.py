@@ -1,0 +1,64 @@
+"""`midstream serve`: a host with its HTTP door, for sessions outside and for operators."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+from starlette.routing import Route
+
+from midstream.cli.command import run_command
+from midstream.config import find_config, load_config
+from midstream.doors.access import require_token_unless_loopback
+from midstream.doors.animator_routes import animator_routes
+from midstream.doors.http import host_app, serve_http
+from midstream.doors.session_routes import session_routes
+from midstream.messages.errors import ConfigError
+from midstream.runtime import Runtime, open_runtime
+
+
+def serve_command(
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen; by default 127.0.0.1, or as configured.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port; 0 for any that is free.", min=0, max=65535)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file; by default ./midstream.toml.")
+    ] = None,
+) -> None:
+    """Run a host: it keeps the records, hears sessions outside, and finds those that died.
+
+    On this machine alone no token is asked for; anywhere else one is needed, from the
+    environment variable that the configuration names (MIDSTREAM_TOKEN).
+    """
+    run_command(_serve, host, port, config)
+
+
+def routes_of(runtime: Runtime) -> list[Route]:
+    """All routes of a host."""
+    return [
+        *session_routes(runtime.sessions),
+        *animator_routes(runtime.sessions, runtime.follow, runtime.replay),
+    ]
+
+
+async def _serve(host: str | None, port: int | None, config_path: Path | None) -> int:
+    cwd = Path.cwd()
+    config = load_config(config_path) if config_path else find_config(cwd)
+    token = os.environ.get(config.http.token_env) or None
+    place = (config.http.host if host is None else host, config.http.port if port is None else port)
+    require_token_unless_loopback(place[0], token, config.http.token_env)
+    async with open_runtime(config, cwd=cwd) as runtime:
+        try:
+            async with serve_http(host_app(routes_of(runtime), token), *place) as url:
+                with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                    typer.echo(f"midstream listens at {url}")
+                    await anext(signals)
+        except* OSError as errors:
+            problem = f"cannot listen on {place[0]} port {place[1]}: {errors.exceptions[0]}"
+            raise ConfigError("midstream serve", "http.port", problem) from None
+    return 0
