@@ -35,7 +35,6 @@ from midstream.messages.errors import FenceLost, MidstreamError, RecordError, Ve
 from midstream.messages.record import Fence, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.messages.transition import HeartbeatTouch, OrphanFailed, Revive
-from midstream.messages.work import Cancel
 from midstream.stores.session_list import ENDED_STATUSES, live_sessions, records_of
 from midstream.stores.sessions import KeptSession
 from midstream.stores.state import GUILD_HEARTBEAT_ID, GuildHeartbeat, load_heartbeat
@@ -246,7 +245,7 @@ class Heartbeat(Actor[Unused]):
     async def _stop(self, session: LiveSession, reason: str | None) -> None:
         if session.enrolment.session_id not in self._told:
             self._told.add(session.enrolment.session_id)
-            await session.address.tell(Cancel(reason))
+            await session.cancel(reason)
 
     # --- what was left behind
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from midstream.actors.address import Address
 from midstream.actors.outcome import Outcome
+from midstream.actors.stop_latch import StopLatch
 from midstream.messages.enrolment import Enrolment
 from midstream.messages.work import Cancel
 
@@ -21,6 +22,12 @@ class LiveSession:
     enrolment: Enrolment
     address: Address[Cancel]
     outcome: Outcome
+    stop: StopLatch
+
+    async def cancel(self, reason: str | None) -> None:
+        """Tell it to end as cancelled; from now on it asks the provider for nothing more."""
+        await self.address.tell(Cancel(reason))
+        self.stop.set()
 
 
 class LiveSessions:

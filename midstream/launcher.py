@@ -201,7 +201,7 @@ class Launcher:
             admission,
             streaming=request.streaming,
         )
-        live = LiveSession(enrolment, tree.session, outcome)
+        live = LiveSession(enrolment, tree.session, outcome, tree.stop)
         return _Launch(live, handle, tree.supervisor, admission, request.conversation_id)
 
     def _begin(self, launch: _Launch, *, admitted: bool = False) -> None:

@@ -32,7 +32,6 @@ from midstream.messages.session_reports import AnyReport, ReportAnswer, not_take
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import AnyTransition
 from midstream.messages.transition import Cancel as CancelTransition
-from midstream.messages.work import Cancel
 from midstream.providers.cancel_handle import CancelsByHandle
 from midstream.providers.process_group import LocalProcesses
 from midstream.stores.conversation_load import load_conversation
@@ -204,7 +203,7 @@ class SessionBook:
     async def _cancel_here(self, live: LiveSession, reason: str | None) -> SessionRecord | None:
         """None if it does not end in time, so that it has to be ended from outside."""
         with trio.move_on_after(CANCEL_DEADLINE_S):
-            await live.address.tell(Cancel(reason))
+            await live.cancel(reason)
             return await live.outcome.record()
         return None
 

@@ -19,19 +19,20 @@ from trio.testing import MockClock
 
 from midstream.actors.clock import ManualClock
 from midstream.actors.ledger_messages import NotRecoverable
-from midstream.messages.conversation import AssistantItem, UserItem
+from midstream.messages.conversation import AssistantItem, ToolResultItem, UserItem
 from midstream.messages.errors import StoreError
 from midstream.messages.notices import Began, DeadLettered, Ended, Revived
 from midstream.messages.record import LIVE_STATUSES, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
-from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
+from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
 from midstream.runtime import Runtime
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_heartbeat
 from midstream.stores.store import Book, Operation, Page, Put, Query, Receipt
+from midstream.tools import Tool
 
 HELLO = answer("hello")
 
@@ -505,3 +506,29 @@ async def test_what_ran_outside_cannot_be_recovered_here(autojump_clock: MockClo
         assert (await record_of(store, "ses-out")).presumed_dead
         with pytest.raises(NotRecoverable, match="ran outside"):
             await runtime.recover("ses-out")
+
+
+async def look(place: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {place}"
+
+
+async def test_new_output_sets_the_count_of_recoveries_back(autojump_clock: MockClock) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock, seed=1) as lost:
+        session_id = lost.animate("hi").session_id
+        await until_it_speaks(lost, session_id)
+    for number in range(7):  # more than may be recovered without
+        said = answer(f"step {number}", Call("look", '{"place": "a"}', f"call-{number}"))
+        async with doomed_host(store, said, SPEAKING, clock=clock, seed=number + 2) as heir:
+            await trio.sleep(130)
+            await heir.recover(session_id, tools=[Tool(look)])
+            await trio.sleep(2)
+            record = await record_of(store, session_id)
+            assert (record.status, record.recoveries) == (SessionStatus.RUNNING, 0)
+            assert record.fence is not None
+            assert record.fence.token == number + 2
+    last = await record_of(store, session_id)
+    conversation = await load_conversation(store, last.conversation_id or "")
+    results = [item for item in conversation.items if isinstance(item, ToolResultItem)]
+    assert len(results) == 7
