@@ -207,6 +207,8 @@ class StepWriter:
         if isinstance(envelope, StepEnvelope):
             await self._commit(envelope, late=True)
             self._own_letters.discard(envelope.name)
+            if envelope.session_id not in self._turns:  # it is over, or lived elsewhere
+                self._forget(envelope.session_id)
         else:
             await self._deliver_report(envelope.report)
 
