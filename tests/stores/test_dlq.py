@@ -137,14 +137,14 @@ async def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
     (tmp_path / "dlq").write_text("a file, not a directory")
     with pytest.raises(StoreError, match="dead-letter queue"):
         await FileQueue(tmp_path / "dlq").put(step(2))
-    assert [path.name for path in tmp_path.iterdir()] == ["dlq"]
+    assert os.listdir(tmp_path) == ["dlq"]
 
 
 async def test_text_that_is_no_text_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     said = AssistantItem((TextPart("\ud800"),))
     with pytest.raises(StoreError, match="surrogate"):
         await FileQueue(tmp_path).put(step(2, recording=AppendItems((said,), 1, 1)))
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_ids_from_outside_cannot_leave_the_directory(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_ids_from_outside_cannot_leave_the_directory(tmp_path: Path) -> No
     [name] = await queue.names()
     envelope = await queue.read(name)
     assert envelope == ReportEnvelope(report=report)
-    assert [path.name for path in tmp_path.iterdir()] == ["dlq"]
+    assert os.listdir(tmp_path) == ["dlq"]
 
 
 def test_a_program_without_trio_writes_the_same_file(tmp_path: Path) -> None:
