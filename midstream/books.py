@@ -131,7 +131,7 @@ async def open_session_book(
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         if store is None:
-            _require_store(config, cwd)
+            require_store(config, cwd)
             store = await stack.enter_async_context(await build_store(config.store, cwd))
         queue = build_dead_letters(config.store, cwd, store)
         books = Books(store, queue, clock, config.rate_limit.backoff)
@@ -140,7 +140,8 @@ async def open_session_book(
         yield books.session_book(stoppers)
 
 
-def _require_store(config: Config, cwd: Path) -> None:
+def require_store(config: Config, cwd: Path) -> None:
+    """Raises `ConfigError` if the store of this configuration was never written."""
     path = cwd / config.store.path
     if config.store.path != ":memory:" and not path.exists():
         problem = f"there is no store at {path}, so there are no sessions"

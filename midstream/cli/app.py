@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from midstream.cli.command import run_command
+from midstream.cli.conversations import conversations_app
 from midstream.cli.demo import run_demo
 from midstream.cli.detach import detach_command
 from midstream.cli.rules import rules_app
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(rules_app)
 app.add_typer(sessions_app)
+app.add_typer(conversations_app)
 app.command("status")(status_command)
 app.command("serve")(serve_command)
 app.command("detach")(detach_command)
@@ -75,6 +77,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Ask a model, or replay a recorded stream, with rules listening.
+
+    Files that the prompt refers to as @path go along with it.
 
     Ctrl-C lets the model stop and ends cleanly; a second one ends at once.
     """

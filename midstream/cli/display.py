@@ -11,10 +11,14 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text as Styled
 
+from midstream.messages.alert import AlertLevel
 from midstream.messages.events import (
+    AlertRaised,
     AnyEvent,
     AttemptLost,
     AttemptStarted,
+    ContinuationDecided,
+    LocalAnswer,
     PassageCapped,
     ReminderInjected,
     Retracted,
@@ -23,12 +27,15 @@ from midstream.messages.events import (
     SessionEnded,
     SessionEvent,
     SessionStarted,
+    StopMessageChanged,
     Text,
     Thinking,
     ToolResult,
     ToolUse,
+    WorkBlocked,
 )
 from midstream.messages.record import SessionStatus
+from midstream.messages.stop_message import StopMessageState
 from midstream.messages.verdict import Verdict, VerdictAction
 
 
@@ -64,6 +71,17 @@ class TerminalDisplay:
             case SessionStarted(conversation_id, provider, model):
                 asked = f"{provider} {model}".strip()
                 self._line(f"asking {asked}, conversation {conversation_id}", "dim")
+            case AlertRaised(alert):
+                style = "red" if alert.level is AlertLevel.ERROR else "yellow"
+                self._line(f"! {alert.message}", style)
+            case StopMessageChanged(state):
+                self._line(_armed(state), "dim")
+            case LocalAnswer(text):
+                self._line(text, "")
+            case ContinuationDecided():
+                self._decision(event)
+            case WorkBlocked(_, report):
+                self._line(f"the model is blocked: {report.blocker or report.summary}", "yellow")
             case AttemptStarted(attempt):
                 self._line(f"attempt {attempt}", "bold")
             case Text(_, text):
@@ -91,6 +109,14 @@ class TerminalDisplay:
                 self._end(event)
             case _:
                 pass
+
+    def _decision(self, decided: ContinuationDecided) -> None:
+        record = decided.record
+        if decided.text is None:
+            self._line(f"not continued: {record.reason.replace('_', ' ')}", "dim")
+        else:
+            number = f"{record.used + 1} of {record.max_repeats}"
+            self._line(f"↻ continued, {number}: {shortened(decided.text, 160)}", "magenta")
 
     def _verdict(self, verdict: Verdict, latency_us: int | None) -> None:
         where = verdict.source if verdict.tool is None else f"{verdict.tool} call"
@@ -138,6 +164,13 @@ class TerminalDisplay:
         if self._inline:
             self._console.print()
             self._inline = ""
+
+
+def _armed(state: StopMessageState) -> str:
+    if not state.is_active:
+        return "replies are not continued"
+    text = f" with {shortened(state.text, 100)!r}" if state.text else ""
+    return f"replies are continued{text}, at most {state.remaining} times"
 
 
 def display_for(console: Console, *, json: bool) -> Display:
