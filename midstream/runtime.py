@@ -13,14 +13,15 @@ from typing import Any
 
 import trio
 
-from midstream.actors.announcer import FollowNotices
+from midstream.actors.announcer import CountRules, FollowNotices
 from midstream.actors.clock import Clock, Ids, SystemClock
 from midstream.actors.file_ref_resolver import CompletePath
 from midstream.actors.ledger_messages import NotRecoverable, TakeOver
 from midstream.actors.notice_board import NoticeStream
+from midstream.actors.prompt_hooks import Hook, Interceptor
 from midstream.actors.replay import Replay
-from midstream.actors.subscription import DEFAULT_LIMIT_BYTES
 from midstream.actors.submit import Prompt
+from midstream.actors.subscription import DEFAULT_LIMIT_BYTES
 from midstream.assembly import (
     RuleBook,
     build_dead_letters,
@@ -36,6 +37,7 @@ from midstream.messages.conversation import AnyItem, SystemItem, ToolSpec
 from midstream.messages.dispatch import DispatchStatus
 from midstream.messages.lifecycle import LifecycleSink
 from midstream.messages.record import SessionRecord
+from midstream.messages.rule_counters import RuleCounters
 from midstream.messages.segments import AnySegment
 from midstream.messages.session_cost import SessionCost
 from midstream.providers.cancel_handle import CancelsByHandle
@@ -73,6 +75,7 @@ class Runtime:
         books: Books,
         submitting: Submitting,
         launcher: Launcher,
+        doors: DynamicSupervisor,
     ) -> None:
         self.config = config
         self.rules = rulebook
@@ -85,6 +88,13 @@ class Runtime:
         self._books = books
         self._submitting = submitting
         self._launcher = launcher
+        self.doors = doors
+        """Keeps doors alive that others open (`serving.py`); they are stopped before sessions."""
+
+    @property
+    def owner(self) -> str:
+        """The name of this host in the fences of its sessions; another after each start."""
+        return self._launcher.owner
 
     def animate(
         self,
@@ -233,6 +243,15 @@ class Runtime:
             ),
         )
 
+    def handle(self, session_id: str) -> SessionHandle | None:
+        """The session, if it runs in this runtime."""
+        return self._launcher.handle(session_id)
+
+    @property
+    def live_sessions(self) -> int:
+        """How many sessions run in this runtime."""
+        return len(self._books.live)
+
     async def cancel(self, session_id: str, reason: str | None = None) -> SessionRecord:
         """End a session as cancelled, whichever process it lives in; its record then.
 
@@ -268,6 +287,11 @@ class Runtime:
         """The events of any session of the store behind number `after`, to its end: those
         that this runtime remembers, and those that are on record. For doors."""
         return self._books.replay(session_id, after, epoch, limit_bytes)
+
+    async def rule_counters(self) -> RuleCounters:
+        """What the rules have done in all sessions of this runtime so far, and what that
+        has cost."""
+        return await self._books.announcer.address.ask(CountRules, FOLLOW_DEADLINE_S)
 
     async def complete_path(self, typed: str) -> tuple[str, ...]:
         """What may be meant by `typed`, the beginning of a reference to a file without its
@@ -340,10 +364,10 @@ async def open_runtime(
         queue = build_dead_letters(config.store, cwd, store)
         books = Books(store, queue, clock, config.rate_limit.backoff)
         submitting = Submitting(config, cwd, clock, hooks, interceptors)
-        supervisor = DynamicSupervisor("sessions")
+        supervisor, doors = DynamicSupervisor("sessions"), DynamicSupervisor("doors")
         tree = Supervisor(
             "runtime",
-            [*books.specs, books.heartbeat(), *submitting.specs, supervisor],
+            [*books.specs, books.heartbeat(), *submitting.specs, supervisor, doors],
             intensity=RUNTIME_INTENSITY,
         )
         await stack.enter_async_context(open_supervisor(tree, Surroundings(random, on_lifecycle)))
@@ -369,6 +393,7 @@ async def open_runtime(
                 books=books,
                 submitting=submitting,
                 launcher=launcher,
+                doors=doors,
             )
         finally:
             nursery.cancel_scope.cancel()
