@@ -21,16 +21,30 @@ from midstream.actors.announcer import UnknownSession
 from midstream.actors.event_channel import GapError
 from midstream.actors.ledger_messages import NotRecoverable
 from midstream.actors.notice_board import NoticeStream
+from midstream.actors.prompt_hooks import Hook, HookFailed, Interceptor
 from midstream.actors.subscription import Lagged
 from midstream.books import open_session_book
 from midstream.config import Config, find_config, load_config
 from midstream.handle import Chunk, EventStream, SessionHandle
-from midstream.messages.conversation import ModelRequest, ToolSpec
+from midstream.messages.alert import Alert, AlertLevel
+from midstream.messages.blocked_report import BlockedReport
+from midstream.messages.conversation import (
+    AssistantItem,
+    ModelRequest,
+    ReminderItem,
+    SystemItem,
+    ToolResultItem,
+    ToolSpec,
+    UserItem,
+)
 from midstream.messages.dispatch import DispatchStatus
 from midstream.messages.errors import ConfigError, MidstreamError, RuleError, StoreError
 from midstream.messages.events import (
+    AlertRaised,
     AttemptLost,
     AttemptStarted,
+    ContinuationDecided,
+    LocalAnswer,
     ReminderInjected,
     Retracted,
     RetryScheduled,
@@ -38,17 +52,38 @@ from midstream.messages.events import (
     SessionEnded,
     SessionEvent,
     SessionStarted,
+    StopMessageChanged,
     Text,
     Thinking,
     ToolResult,
     ToolUse,
     ToolWanted,
+    WorkBlocked,
 )
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.notices import Began, DeadLettered, Ended, Notice, RecordFailed, Revived
 from midstream.messages.record import SessionRecord, SessionStatus
+from midstream.messages.segments import (
+    FileRefSegment,
+    PasteSegment,
+    SegmentFormatError,
+    TextSegment,
+    UnknownSegment,
+    decode_segments,
+    encode_segments,
+)
 from midstream.messages.session_cost import SessionCost
 from midstream.messages.stream import StopReason
+from midstream.messages.submission import (
+    HookAction,
+    HookCancel,
+    HookContinue,
+    InterceptorAction,
+    SubmitCancel,
+    SubmitContinue,
+    SubmitContinueWith,
+    SubmittedPrompt,
+)
 from midstream.messages.usage import Usage, UsageSource
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.providers.provider import Provider
@@ -73,12 +108,18 @@ from midstream.tools import Tool, ToolError
 
 __all__ = [
     "Action",
+    "Alert",
+    "AlertLevel",
+    "AlertRaised",
+    "AssistantItem",
     "AttemptLost",
     "AttemptStarted",
     "Began",
+    "BlockedReport",
     "Chunk",
     "Config",
     "ConfigError",
+    "ContinuationDecided",
     "ConversationBusy",
     "DeadLettered",
     "Dialect",
@@ -87,10 +128,19 @@ __all__ = [
     "EventStream",
     "Example",
     "FailureKind",
+    "FileRefSegment",
     "GapError",
+    "Hook",
+    "HookAction",
+    "HookCancel",
+    "HookContinue",
+    "HookFailed",
     "Identity",
+    "Interceptor",
+    "InterceptorAction",
     "InterruptMode",
     "Lagged",
+    "LocalAnswer",
     "MatchOn",
     "MidstreamError",
     "ModelRequest",
@@ -98,10 +148,12 @@ __all__ = [
     "Notice",
     "NoticeStream",
     "Overview",
+    "PasteSegment",
     "Provider",
     "ProviderFailure",
     "RecordFailed",
     "ReminderInjected",
+    "ReminderItem",
     "RepeatMode",
     "Retracted",
     "RetryScheduled",
@@ -111,6 +163,7 @@ __all__ = [
     "RuleTriggered",
     "Runtime",
     "ScopeToken",
+    "SegmentFormatError",
     "SessionBook",
     "SessionCost",
     "SessionEnded",
@@ -121,22 +174,35 @@ __all__ = [
     "SessionStarted",
     "SessionStatus",
     "Source",
+    "StopMessageChanged",
     "StopReason",
     "Store",
     "StoreError",
+    "SubmitCancel",
+    "SubmitContinue",
+    "SubmitContinueWith",
+    "SubmittedPrompt",
+    "SystemItem",
     "Text",
+    "TextSegment",
     "Thinking",
     "Tool",
     "ToolError",
     "ToolResult",
+    "ToolResultItem",
     "ToolSpec",
     "ToolUse",
     "ToolWanted",
+    "UnknownSegment",
     "UnknownSession",
     "Usage",
     "UsageSource",
+    "UserItem",
     "Verdict",
     "VerdictAction",
+    "WorkBlocked",
+    "decode_segments",
+    "encode_segments",
     "find_config",
     "load_config",
     "open_runtime",
