@@ -215,6 +215,7 @@ class Turn:
         self._attempt = _Attempt(Accumulator(settings.format))
         self._usage: Usage | None = None
         self._output = ""
+        self._provider_session_id: str | None = None
         self._stop_reason: StopReason | None = None
         self._exhausted: str | None = None
         self.phase: Phase = Submitting()
@@ -459,6 +460,7 @@ class Turn:
         if partial.text.strip():
             self._output, self._stop_reason = partial.text, partial.stop_reason
         calls = open_calls(items)
+        self._defer_folded(partial)
         if calls and self._settings.runs_tools:
             return self._begin_tool_round(items, calls)
         if not calls and (self._attempt.deferred or self._waits_in_vain(partial)):
@@ -466,6 +468,13 @@ class Turn:
                 return self._finish(Conclusion(SessionStatus.CAPPED, spent), items)
             return self._append((*items, *self._deferred_reminder()))
         return self._after_reply(items, partial)
+
+    def _defer_folded(self, partial: PartialTranscript) -> None:
+        """A call that the provider has run itself has no result here to fold a reminder
+        into; it comes behind the whole answer."""
+        attempt, ours = self._attempt, {call.call_id for call in partial.calls}
+        attempt.deferred += [each for each in attempt.folded if each.call_id not in ours]
+        attempt.folded = [each for each in attempt.folded if each.call_id in ours]
 
     # --- auto-continue (decisions in turn_continuation.py)
 
@@ -770,6 +779,7 @@ class Turn:
             usage=self._usage or Usage(),
             attempts=self._number,
             duration_ms=max(0, round((self._now - self._began_at) * 1000)),
+            provider_session_id=self._provider_session_id,
         )
 
     def _write(
@@ -852,6 +862,7 @@ class Turn:
 
     def _count(self, partial: PartialTranscript) -> None:
         self._usage = partial.usage if self._usage is None else self._usage.plus(partial.usage)
+        self._provider_session_id = partial.session_id or self._provider_session_id
 
 
 def _ending(conclusion: Conclusion) -> Ending:

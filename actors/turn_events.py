@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
-from midstream.messages.events import AnyEvent, Text, Thinking, ToolUse
+from midstream.messages.events import AnyEvent, Text, Thinking, ToolResult, ToolUse
 from midstream.messages.stream import (
     AnyStreamMessage,
     TextDelta,
     ThinkingDelta,
+    ToolCallAnswered,
     ToolCallFinished,
 )
 
@@ -21,5 +22,7 @@ def said(attempt: int, messages: Iterable[AnyStreamMessage]) -> Iterable[AnyEven
                 yield Thinking(attempt, text)
             case ToolCallFinished(_, call_id, name, arguments):
                 yield ToolUse(attempt, call_id, name, arguments)
+            case ToolCallAnswered(_, call_id, name, content, is_error):
+                yield ToolResult(call_id, name, content, is_error)
             case _:
                 pass

@@ -66,6 +66,8 @@ class PartialTranscript(msgspec.Struct, frozen=True):
     provider: str = ""
     message_id: str | None = None
     model: str | None = None
+    session_id: str | None = None
+    """The provider's own session, where it has one."""
     blocks: tuple[PartialBlock, ...] = ()
     state: StreamState = StreamState.RUNNING
     stop_reason: StopReason | None = None
@@ -140,6 +142,7 @@ class Accumulator:
             provider=self._provider,
             message_id=started.message_id if started else None,
             model=started.model if started else None,
+            session_id=started.session_id if started else None,
             blocks=tuple(
                 PartialBlock(index, part, growing.complete)
                 for index, growing in blocks

@@ -64,6 +64,7 @@ def ending(enrolment: Enrolment, ended: SessionEnded, at: str) -> Terminal | Can
             duration_ms=ended.duration_ms,
             reason=ended.reason,
             token_usage=usage,
+            cost_usd=ended.usage.cost_usd,
             output=ended.output,
         )
     tag = None
@@ -82,7 +83,9 @@ def ending(enrolment: Enrolment, ended: SessionEnded, at: str) -> Terminal | Can
         provider=enrolment.provider,
         error=ended.reason,
         conversation_id=enrolment.conversation_id,
+        provider_session_id=ended.provider_session_id,
         token_usage=usage,
+        cost_usd=ended.usage.cost_usd,
         output=ended.output,
         termination_tag=tag,
     )

@@ -192,6 +192,8 @@ class SessionEnded(Event, frozen=True, tag="session.ended"):
     usage: Usage = Usage()
     attempts: int = 0
     duration_ms: int = 0
+    provider_session_id: str | None = None
+    """The provider's own session, where it keeps conversations itself."""
 
 
 AnyEvent = (

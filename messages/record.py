@@ -63,8 +63,10 @@ class TokenUsage(Shape, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, usage: Usage) -> "TokenUsage":
-        """The figures of `usage` in the shape of records."""
-        return cls(**msgspec.structs.asdict(usage))
+        """The tokens of `usage` in the shape of records, where its cost has a place of its own."""
+        figures = msgspec.structs.asdict(usage)
+        del figures["cost_usd"]
+        return cls(**figures)
 
 
 class TerminationTag(Shape, frozen=True, kw_only=True):

@@ -43,6 +43,8 @@ class StreamStarted(StreamMessage, frozen=True, tag="stream_started"):
 
     message_id: str | None = None
     model: str | None = None
+    session_id: str | None = None
+    """The provider's own session, where it keeps conversations itself."""
 
 
 class BlockStarted(StreamMessage, frozen=True, tag="block_started"):
@@ -101,6 +103,17 @@ class ToolCallFinished(StreamMessage, frozen=True, tag="tool_call_finished"):
     """What the provider wants back with the call, as the text of a JSON object."""
 
 
+class ToolCallAnswered(StreamMessage, frozen=True, tag="tool_call_answered"):
+    """The provider has run this call itself, and here is what it came to. An opaque block has
+    taken the call's place by then: nobody else is to run it."""
+
+    index: int
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
 class OpaqueBlock(StreamMessage, frozen=True, tag="opaque_block"):
     """A finished block that only its provider understands: redacted thinking, server tools
     and their results, compaction, reasoning items. Sent back as it came or not at all.
@@ -152,6 +165,7 @@ AnyStreamMessage = (
     | ToolCallStarted
     | ToolArgumentsDelta
     | ToolCallFinished
+    | ToolCallAnswered
     | OpaqueBlock
     | BlockFinished
     | UsageReported

@@ -1,8 +1,11 @@
 """What a request consumed, and how well we know it."""
 
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
+
+N = TypeVar("N", int, float)
 
 
 class UsageSource(StrEnum):
@@ -24,6 +27,8 @@ class Usage(msgspec.Struct, frozen=True):
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     source: UsageSource = UsageSource.UNKNOWN
+    cost_usd: float | None = None
+    """What it has cost, where the provider itself says so."""
 
     def plus(self, other: "Usage") -> "Usage":
         """The sum of two usages; its source is the less certain of the two."""
@@ -33,13 +38,14 @@ class Usage(msgspec.Struct, frozen=True):
             cache_read_tokens=_add(self.cache_read_tokens, other.cache_read_tokens),
             cache_write_tokens=_add(self.cache_write_tokens, other.cache_write_tokens),
             source=max(self.source, other.source, key=_CERTAINTY.index),
+            cost_usd=_add(self.cost_usd, other.cost_usd),
         )
 
 
 _CERTAINTY = [UsageSource.REPORTED, UsageSource.ESTIMATED, UsageSource.UNKNOWN]
 
 
-def _add(left: int | None, right: int | None) -> int | None:
+def _add(left: N | None, right: N | None) -> N | None:
     if left is None:
         return right
     return left if right is None else left + right

@@ -62,7 +62,7 @@ def record_report(
         conversation_id=conversation_id,
         provider_session_id=run.session_id,
         token_usage=_token_usage(run),
-        cost_usd=run.cost_usd,
+        cost_usd=None if run.usage is None else run.usage.cost_usd,
         output=run.output,
         termination_tag=TerminationTag(
             kind="rate-limit", source=RATE_LIMIT_SOURCE, detail=run.limit.detail

@@ -111,6 +111,7 @@ class Answer:
             text = result.text[:RESULT_LIMIT_CHARS]
             answered = msgspec.structs.replace(call, result=text, is_error=result.is_error)
             self._writer.take_place(block, CALL_KIND, encode_part(answered))
+            self._writer.answer(block, text, is_error=result.is_error)
 
     # --- blocks
 

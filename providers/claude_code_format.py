@@ -30,7 +30,7 @@ from midstream.providers.claude_code_limits import LimitWatch, assistant_text, i
 from midstream.providers.claude_code_parts import SESSION_KIND, SessionPart, encode_part
 from midstream.providers.claude_code_results import tool_results
 from midstream.providers.claude_code_usage import RunUsage, usage_of_result
-from midstream.providers.json_fields import list_of, number_of, object_of, text_of
+from midstream.providers.json_fields import list_of, object_of, text_of
 from midstream.providers.ndjson import JsonObject
 from midstream.providers.stream_writer import StreamWriter
 
@@ -67,7 +67,7 @@ class ClaudeCodeDecoder:
             case "result":
                 self._on_result(line)
             case "system" if line.get("subtype") == "init":
-                self.writer.begin(None, text_of(line.get("model")))
+                self.writer.begin(None, text_of(line.get("model")), self._session_id)
             case _:
                 self.writer.ping()
 
@@ -80,7 +80,7 @@ class ClaudeCodeDecoder:
         kind = event.get("type")
         if kind == "message_start":
             message = object_of(event.get("message"))
-            self.writer.begin(None, text_of(message.get("model")))
+            self.writer.begin(None, text_of(message.get("model")), self._session_id)
             self._answer.start_message(text_of(message.get("id")) or None)
             self._use(self._answer.streamed_id, message.get("usage"))
         elif kind == "message_delta":
@@ -110,7 +110,7 @@ class ClaudeCodeDecoder:
         self.writer.use(usage_of_result(line))
         if is_failed(line):
             if not self._answer.is_empty:
-                self._write_session(line)
+                self._write_session()
             limit = self._limits.signal
             self.writer.fail(failure_of_result(line, self._notice, limit, self._wall_clock))
             return
@@ -119,18 +119,18 @@ class ClaudeCodeDecoder:
             text = text_of(line.get("result")) or assistant_text(self._notice)
             if text:
                 self._answer.write({"type": "text", "text": text})
-        self._write_session(line)
+        self._write_session()
         raw = text_of(line.get("stop_reason")) or None
         reason = STOP_REASONS.get(raw or "end_turn", StopReason.OTHER)
         # The calls were the program's own, so it waits for nobody.
         ended = StopReason.END_TURN if reason is StopReason.TOOL_USE else reason
         self.writer.finish(ended, raw)
 
-    def _write_session(self, line: JsonObject) -> None:
+    def _write_session(self) -> None:
         if self._session_id:
-            part = SessionPart(self._session_id, number_of(line.get("total_cost_usd")))
             block = self.writer.open("opaque")
-            self.writer.close_opaque(block, SESSION_KIND, encode_part(part))
+            data = encode_part(SessionPart(self._session_id))
+            self.writer.close_opaque(block, SESSION_KIND, data)
 
     def _use(self, message_id: str | None, usage: object) -> None:
         if message_id and usage:

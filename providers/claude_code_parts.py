@@ -21,11 +21,10 @@ RESULT_LIMIT_CHARS = 2_000
 T = TypeVar("T")
 
 
-class SessionPart(msgspec.Struct, frozen=True, omit_defaults=True):
+class SessionPart(msgspec.Struct, frozen=True):
     """A run that has ended, from which the next can go on."""
 
     session_id: str
-    cost_usd: float | None = None
 
 
 class CallPart(msgspec.Struct, frozen=True, omit_defaults=True):

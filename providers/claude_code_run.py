@@ -22,7 +22,7 @@ from midstream.providers.claude_code_limits import (
     is_synthetic,
 )
 from midstream.providers.claude_code_usage import RunUsage, usage_of_result
-from midstream.providers.json_fields import list_of, number_of, object_of, text_of
+from midstream.providers.json_fields import list_of, object_of, text_of
 from midstream.providers.ndjson import JsonObject, NdjsonReader
 from midstream.providers.text_tail import TextTail
 
@@ -41,7 +41,6 @@ class RunReading:
 
     def __init__(self, limit_bytes: int = TRANSCRIPT_LIMIT_BYTES) -> None:
         self.session_id: str | None = None
-        self.cost_usd: float | None = None
         self.usage: Usage | None = None
         self.result: JsonObject | None = None
         """The `result` line, once it has come."""
@@ -127,9 +126,7 @@ class RunReading:
     def _on_result(self, line: JsonObject) -> None:
         self.result = line
         self.session_id = text_of(line.get("session_id")) or self.session_id
-        self.cost_usd = number_of(line.get("total_cost_usd"))
-        if line.get("usage") or line.get("modelUsage"):
-            self.usage = usage_of_result(line)
+        self.usage = usage_of_result(line)
 
     def _keep(self, line: JsonObject) -> None:
         size = len(msgspec.json.encode(line))

@@ -3,7 +3,7 @@
 import msgspec
 
 from midstream.messages.usage import Usage
-from midstream.providers.json_fields import count_of, object_of
+from midstream.providers.json_fields import count_of, number_of, object_of
 from midstream.providers.ndjson import JsonObject
 
 
@@ -29,8 +29,8 @@ def usage_of_result(result: JsonObject) -> Usage:
     total = _usage(result.get("usage"))
     models = [_model_usage(each) for each in object_of(result.get("modelUsage")).values()]
     if models and not (total.input_tokens or total.output_tokens):
-        return _sum(*models)
-    return total
+        total = _sum(*models)
+    return msgspec.structs.replace(total, cost_usd=number_of(result.get("total_cost_usd")))
 
 
 def _sum(*usages: Usage) -> Usage:

@@ -21,6 +21,7 @@ from midstream.messages.stream import (
     ThinkingDelta,
     ThinkingSigned,
     ToolArgumentsDelta,
+    ToolCallAnswered,
     ToolCallFinished,
     ToolCallStarted,
     UsageReported,
@@ -69,11 +70,17 @@ class StreamWriter:
         out, self._out = self._out, []
         return out
 
-    def begin(self, message_id: str | None = None, model: str | None = None) -> None:
+    def begin(
+        self,
+        message_id: str | None = None,
+        model: str | None = None,
+        session_id: str | None = None,
+    ) -> None:
         """The provider has begun to answer; only the first call counts."""
         if not self._begun:
             self._begun = True
-            self._out.append(StreamStarted(message_id or None, model or None))
+            started = StreamStarted(message_id or None, model or None, session_id or None)
+            self._out.append(started)
 
     def ping(self) -> None:
         self._out.append(Ping())
@@ -147,6 +154,11 @@ class StreamWriter:
         self._end(block)
         self._out.append(OpaqueBlock(block.index, kind, self._whole(data)))
 
+    def answer(self, block: Block, content: str, *, is_error: bool) -> None:
+        """The provider has run a call itself; its place was taken before."""
+        name, call_id = block.name, block.call_id
+        self._out.append(ToolCallAnswered(block.index, call_id, name, content, is_error))
+
     def use(self, usage: Usage) -> None:
         """New figures; those that `usage` leaves out stay as they were reported before."""
         merged = Usage(
@@ -155,6 +167,7 @@ class StreamWriter:
             _newer(usage.cache_read_tokens, self._usage.cache_read_tokens),
             _newer(usage.cache_write_tokens, self._usage.cache_write_tokens),
             UsageSource.REPORTED,
+            self._usage.cost_usd if usage.cost_usd is None else usage.cost_usd,
         )
         if merged != self._usage:
             self._usage = merged

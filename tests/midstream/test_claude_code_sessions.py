@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from claude_code_lines import (
@@ -30,7 +31,14 @@ from midstream.assembly import build_provider
 from midstream.config import Config, ProviderConfig, config_from
 from midstream.handle import SessionHandle
 from midstream.messages.errors import ConfigError
-from midstream.messages.events import AnyEvent, ReminderInjected, Retracted, Text, ToolUse
+from midstream.messages.events import (
+    AnyEvent,
+    ReminderInjected,
+    Retracted,
+    Text,
+    ToolResult,
+    ToolUse,
+)
 from midstream.messages.record import SessionStatus
 from midstream.providers.claude_code import ClaudeCodeProvider
 from midstream.providers.claude_code_request import DEFAULT_COMMAND
@@ -116,6 +124,7 @@ async def test_a_call_that_breaks_a_rule_is_cut_before_it_is_complete_and_tried_
         '{"file_path":"a.ts","content":"x;"}'
     ]
     assert any(isinstance(e, Retracted) for e in events)
+    assert [e.content for e in events if isinstance(e, ToolResult)] == ["written"]
     one, two = noted(tmp_path / "noted")
     assert one["stdin"] == "write it"
     assert two["stdin"].startswith("write it\n\n")
@@ -165,6 +174,37 @@ async def test_a_reminder_that_does_not_interrupt_comes_behind_the_whole_run(tmp
     assert f"--resume={SESSION}" in two["arguments"]
     assert "Say so only if you have run them." in two["stdin"]
     assert "go" not in two["stdin"].split()
+
+
+async def test_a_reminder_about_a_call_that_the_program_ran_comes_behind_the_run_too(
+    tmp_path: Path,
+):
+    first = tmp_path / "first"
+    breaking = say(INIT, assistant(call("Write", file_path="a.ts", content="x as any;")))
+    breaking += say(tool_result("written"), assistant(text("Done."), message_id="m2"), result())
+    steps: Steps = [["once", str(first), *breaking, ["leave", 0]]]
+    steps += say(INIT, assistant(text("Mended.")), result())
+    gentle = msgspec.structs.replace(NO_ANY, interrupt_mode=InterruptMode.NEVER)
+    async with opened(tmp_path, *steps, rules=[gentle]) as runtime:
+        handle = runtime.animate("write it")
+        events = await heard(handle)
+        ended = await handle.result()
+    assert (ended.status, ended.attempts, ended.output) == (SessionStatus.COMPLETED, 2, "Mended.")
+    assert sum(isinstance(e, ReminderInjected) for e in events) == 1
+    assert "Give it its type." in noted(tmp_path / "noted")[1]["stdin"]
+
+
+async def test_what_a_run_has_cost_and_the_programs_session_are_on_record(tmp_path: Path):
+    first = tmp_path / "first"
+    calling = [*say(INIT, assistant(text("All tests pass.")), result()), ["leave", 0]]
+    steps: Steps = [["once", str(first), *calling]]
+    steps += say({**INIT, "session_id": "ses-2"}, assistant(text("Not run.")), result())
+    async with opened(tmp_path, *steps, rules=[NO_CLAIM]) as runtime:
+        record = await runtime.animate("go").record()
+    assert record.cost_usd == 0.5, "of both runs"
+    assert record.provider_session_id == "ses-2", "the last"
+    assert record.token_usage is not None
+    assert (record.token_usage.input_tokens, record.token_usage.output_tokens) == (14, 10)
 
 
 async def test_an_interrupt_ends_the_program_and_the_next_prompt_tells_what_it_did(

@@ -42,6 +42,7 @@ from midstream.messages.stream import (
     StreamStarted,
     TextDelta,
     ToolArgumentsDelta,
+    ToolCallAnswered,
     ToolCallFinished,
     ToolCallStarted,
 )
@@ -201,6 +202,10 @@ def test_a_call_is_complete_before_the_program_can_have_its_result():
     assert any(isinstance(m, ToolCallFinished) for m in decoder.writer.take())
 
 
+def _is_answer(message: AnyStreamMessage) -> bool:
+    return isinstance(message, ToolCallAnswered)
+
+
 @pytest.mark.parametrize("lines", [STREAMED_CALL, [assistant(call(command="ls"))]])
 def test_a_call_that_the_program_runs_is_nobody_elses_to_run(lines: list[Line]):
     partial = transcript([INIT, *lines, tool_result("a.txt"), result("done")])
@@ -209,6 +214,8 @@ def test_a_call_that_the_program_runs_is_nobody_elses_to_run(lines: list[Line]):
     assert open_calls(items) == ()
     [told] = calls(partial)
     assert (told.name, msgspec.json.decode(told.arguments)) == ("Bash", {"command": "ls"})
+    answered = [m for m in decoded([INIT, *lines, tool_result("a.txt")]) if _is_answer(m)]
+    assert answered == [ToolCallAnswered(0, "toolu_1", "Bash", "a.txt")]
     assert (told.result, told.is_error) == ("a.txt", False)
 
 
@@ -280,11 +287,13 @@ def test_a_sub_agent_does_not_end_the_message_that_called_it():
 # --- ends
 
 
-def test_the_session_and_what_it_cost_stand_at_the_end_of_the_answer():
+def test_the_session_stands_at_the_end_of_the_answer_and_is_known_from_its_beginning():
     partial = transcript([INIT, assistant(text("Hi")), result("Hi")])
     part = partial.blocks[-1].part
     assert isinstance(part, OpaquePart)
-    assert decode_part(part, SessionPart) == SessionPart(SESSION, 0.25)
+    assert decode_part(part, SessionPart) == SessionPart(SESSION)
+    assert partial.session_id == SESSION
+    assert transcript([INIT, assistant(text("Hi"))]).session_id == SESSION
 
 
 def test_usage_is_that_of_the_result():
@@ -537,11 +546,7 @@ def test_recorded_runs(
 def test_recorded_usage_and_cost_are_those_of_the_result(recordings: Path):
     partial = transcript(recorded(recordings / "claude-code-ndjson/tool-roundtrip.ndjson", 99))
     assert (partial.usage.input_tokens, partial.usage.output_tokens) == (24, 18)
-    part = partial.blocks[-1].part
-    assert isinstance(part, OpaquePart)
-    session = decode_part(part, SessionPart)
-    assert session is not None
-    assert session.cost_usd == 0.00057
+    assert partial.usage.cost_usd == 0.00057
 
 
 def test_output_of_other_agents_is_never_taken_for_an_answer(recordings: Path):
