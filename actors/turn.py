@@ -458,7 +458,7 @@ class Turn:
         """The model has said what it wanted to say: run its calls, remind, go on, or end."""
         items = self._settled(partial, Ending.FINISHED)
         if partial.text.strip():
-            self._output, self._stop_reason = partial.text, partial.stop_reason
+            self._output, self._stop_reason = partial.last_words, partial.stop_reason
         calls = open_calls(items)
         self._defer_folded(partial)
         if calls and self._settings.runs_tools:

@@ -43,6 +43,10 @@ CHARS_PER_TOKEN = 4
 (help.openai.com, "What are tokens and how to count them")."""
 
 
+OWN_CALL = "tool_use"
+"""The kind of an opaque block that has taken the place of a call which its provider ran."""
+
+
 class StreamState(StrEnum):
     """Where a stream stands."""
 
@@ -80,6 +84,18 @@ class PartialTranscript(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """All prose, in order."""
         return "".join(b.part.text for b in self.blocks if isinstance(b.part, TextPart))
+
+    @property
+    def last_words(self) -> str:
+        """The prose behind the last call that the provider has run itself, which is its answer
+        where one stream holds the messages of a whole run; all prose if there is none."""
+        texts: list[str] = []
+        for block in reversed(self.blocks):
+            if isinstance(block.part, TextPart):
+                texts.append(block.part.text)
+            elif isinstance(block.part, OpaquePart) and block.part.kind == OWN_CALL:
+                break
+        return "".join(reversed(texts)) or self.text
 
     @property
     def thinking(self) -> str:

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
+from midstream.messages.accumulate import OWN_CALL
 from midstream.messages.conversation import AnyItem, AssistantItem, OpaquePart
 
 FORMAT = "claude_code"
-CALL_KIND = "tool_use"
+CALL_KIND = OWN_CALL
 SESSION_KIND = "session"
 RETRACTED_KIND = "retracted"
 

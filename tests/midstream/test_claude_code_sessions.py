@@ -110,7 +110,7 @@ async def test_a_call_that_breaks_a_rule_is_cut_before_it_is_complete_and_tried_
         ),
         ["hang"],
     ]
-    clean = say(INIT, assistant(call("Write", file_path="a.ts", content="x;")))
+    clean = say(INIT, assistant(text("I write."), call("Write", file_path="a.ts", content="x;")))
     clean += say(tool_result("written"), assistant(text("Done."), message_id="m2"), result())
     steps: Steps = [["once", str(first), *breaking], *clean]
     async with opened(tmp_path, *steps, rules=[NO_ANY]) as runtime:
@@ -119,7 +119,7 @@ async def test_a_call_that_breaks_a_rule_is_cut_before_it_is_complete_and_tried_
         ended = await handle.result()
     assert ended.status is SessionStatus.COMPLETED
     assert ended.attempts == 2
-    assert ended.output == "Done."
+    assert ended.output == "Done.", "of the last message alone"
     assert [e.arguments for e in events if isinstance(e, ToolUse)] == [
         '{"file_path":"a.ts","content":"x;"}'
     ]
