@@ -32,7 +32,8 @@ from midstream.messages.session_reports import (
     RunningReport,
 )
 from midstream.messages.timestamps import format_timestamp
-from midstream.providers.child_process import ChildCommand, ChildNotStarted, open_child
+from midstream.providers.child_process import open_child
+from midstream.providers.child_start import ChildCommand, ChildNotStarted
 from midstream.providers.claude_code_run import RunReading
 from midstream.providers.process_group import CancelHandle
 from midstream.report_client import RETRY_S, ReportClient, open_report_client

@@ -23,7 +23,7 @@ from midstream.config import Config
 from midstream.messages.errors import MidstreamError
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import AnyTransition, Outcome, PendingPreWrite, Terminal
-from midstream.providers.child_process import MARK
+from midstream.providers.watchdog import MARK
 
 
 class NotDetached(MidstreamError):

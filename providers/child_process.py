@@ -14,25 +14,20 @@ time, so that a child can block on neither. POSIX only. Sources: spec/lessons.md
 invariant 13.
 """
 
-import itertools
 import logging
 import os
-import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 import trio
 
-from midstream.messages.errors import MidstreamError
 from midstream.providers import process_table
+from midstream.providers.child_start import ChildCommand, Pipes, start_child
 from midstream.providers.exit_notice import exit_code, wait_exited
 from midstream.providers.process_group import KILL_S, CancelHandle
 from midstream.providers.text_tail import TextTail
+from midstream.providers.watchdog import end_watchdog, new_mark, start_watchdog
 
 _log = logging.getLogger("midstream.processes")
 
@@ -43,42 +38,12 @@ DRAIN_S = 1.0
 the pipe open."""
 STDERR_LIMIT_CHARS = 200
 """How much of the end of stderr is kept (spec/animator.md 14.17)."""
-MARK = "MIDSTREAM_CHILD"
-"""The variable by which descendants are known."""
 
 _READ_BYTES = 65_536
 _LEFT_BEHIND_BYTES = 1_048_576
 """What a pipe can hold at most without privileges (man 7 pipe)."""
 _MARKED_ROUNDS = 5
 _ROUND_S = 0.01
-_WATCHDOG = """
-read -r group
-read -r _
-[ -n "$group" ] && kill -KILL -- "-$group" 2>/dev/null
-for round in 1 2 3 4 5; do
-  found=
-  for file in $(grep -lasF -- "$1" /proc/[0-9]*/environ 2>/dev/null); do
-    found=1; process=${file#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
-  done
-  [ -n "$found" ] || break
-done
-"""
-_children = itertools.count(1)
-
-
-class ChildNotStarted(MidstreamError):
-    """The command could not be started: the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChildCommand:
-    """What to run; `argv` is not empty. `environment` is the whole of it, `stdin` is written
-    and closed."""
-
-    argv: Sequence[str]
-    cwd: Path
-    environment: Mapping[str, str]
-    stdin: bytes = b""
 
 
 class ChildProcess:
@@ -88,7 +53,7 @@ class ChildProcess:
     """
 
     def __init__(self, command: ChildCommand, stderr_limit_chars: int) -> None:
-        self._mark = _new_mark()
+        self._mark = new_mark()
         self._stderr = TextTail(stderr_limit_chars)
         self._stderr_ended = trio.Event()
         self._exited = trio.Event()
@@ -96,12 +61,12 @@ class ChildProcess:
         self._wait_until = float("inf")
         self._waiting: trio.CancelScope | None = None
         self._left_bytes = _LEFT_BEHIND_BYTES
-        with _Pipes() as pipes:
-            self._watchdog = _start_watchdog(self._mark, pipes.lifeline_read)
+        with Pipes() as pipes:
+            self._watchdog = start_watchdog(self._mark, pipes.lifeline_read)
             try:
-                self._process = _start(command, self._mark, pipes)
+                self._process = start_child(command, self._mark, pipes)
             except BaseException:
-                _end_watchdog(self._watchdog)
+                end_watchdog(self._watchdog)
                 raise
             os.write(pipes.lifeline_write, b"%d\n" % self._process.pid)
             self._stdin, self._stdout, self._stderr_fd, self._lifeline = pipes.keep()
@@ -172,7 +137,7 @@ class ChildProcess:
             await self._stderr_ended.wait()
         if self._process.poll() is None:
             _log.error("process %d does not end, not even by SIGKILL", self._process.pid)
-        _end_watchdog(self._watchdog)
+        end_watchdog(self._watchdog)
         self._life.cancel()
 
     def close(self) -> None:
@@ -256,94 +221,3 @@ async def open_child(
         child.close()
     if raised is not None:
         raise raised
-
-
-class _Pipes:
-    """The pipes to one child. What is not kept is closed when the block is left."""
-
-    def __enter__(self) -> "_Pipes":
-        self._open: set[int] = set()
-        self.stdin_read, self.stdin_write = self._pipe()
-        self.stdout_read, self.stdout_write = self._pipe()
-        self.stderr_read, self.stderr_write = self._pipe()
-        self.lifeline_read, self.lifeline_write = self._pipe()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self._open:
-            os.close(fd)
-
-    def keep(self) -> tuple[int, int, int, int]:
-        """Our ends: of stdin, stdout, stderr and the lifeline."""
-        ours = (self.stdin_write, self.stdout_read, self.stderr_read, self.lifeline_write)
-        self._open -= set(ours)
-        for fd in (self.stdout_read, self.stderr_read):
-            os.set_blocking(fd, False)
-        return ours
-
-    def _pipe(self) -> tuple[int, int]:
-        pair = os.pipe()
-        self._open |= set(pair)
-        return pair
-
-
-def _new_mark() -> tuple[str, str]:
-    """A variable that no other child of any process has. The point at its end keeps one
-    from being the beginning of another."""
-    own = os.getpid()
-    return MARK, f"{own}:{process_table.start_time(own)}:{next(_children)}."
-
-
-def _start(
-    command: ChildCommand, mark: tuple[str, str], pipes: _Pipes
-) -> "subprocess.Popen[bytes]":
-    """Start the child from this very thread: PDEATHSIG is about the thread that forks, and
-    one of a pool would end while the child is in use."""
-    environment = {**command.environment, mark[0]: mark[1]}
-    program, *arguments = command.argv
-    try:
-        return subprocess.Popen(
-            [*_dying_with_us(), _located(program, command), *arguments],
-            stdin=pipes.stdin_read,
-            stdout=pipes.stdout_write,
-            stderr=pipes.stderr_write,
-            cwd=command.cwd,
-            env=environment,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise ChildNotStarted(f"{program} cannot be started in {command.cwd}: {error}") from error
-
-
-def _located(program: str, command: ChildCommand) -> str:
-    """The path of the program, looked up as a shell in the child's directory would."""
-    place = command.cwd / program if os.sep in program else program
-    found = shutil.which(place, path=command.environment.get("PATH", os.defpath))
-    if found is None:
-        raise ChildNotStarted(f"{program} is no program that can be run here")
-    return str(found)
-
-
-def _dying_with_us() -> list[str]:
-    """The beginning of a command line that has the kernel kill what follows when we die."""
-    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
-
-
-def _start_watchdog(mark: tuple[str, str], lifeline: int) -> "subprocess.Popen[bytes]":
-    """Its own session keeps the terminal's Ctrl-C from it, and its empty environment marks."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", _WATCHDOG, "midstream-watchdog", "=".join(mark)],
-        stdin=lifeline,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={"PATH": os.defpath},
-        cwd="/",
-        start_new_session=True,
-    )
-
-
-def _end_watchdog(watchdog: "subprocess.Popen[bytes]") -> None:
-    """Before the lifeline is closed, or it would bark. It only sleeps, so it ends at once."""
-    watchdog.kill()
-    watchdog.wait()

@@ -25,11 +25,10 @@ from midstream.messages.well_formed import well_formed
 from midstream.providers.child_process import (
     GRACE_S,
     STDERR_LIMIT_CHARS,
-    ChildCommand,
-    ChildNotStarted,
     ChildProcess,
     open_child,
 )
+from midstream.providers.child_start import ChildCommand, ChildNotStarted
 from midstream.providers.claude_code_failures import SESSION_LOST
 from midstream.providers.claude_code_format import ClaudeCodeDecoder
 from midstream.providers.claude_code_parts import FORMAT

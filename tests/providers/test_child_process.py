@@ -12,15 +12,11 @@ import trio
 from process_watch import PATIENCE_S, gone, is_alive, python, until, written
 
 from midstream.providers import process_table
-from midstream.providers.child_process import (
-    MARK,
-    ChildCommand,
-    ChildNotStarted,
-    ChildProcess,
-    open_child,
-)
+from midstream.providers.child_process import ChildProcess, open_child
+from midstream.providers.child_start import ChildCommand, ChildNotStarted
 from midstream.providers.process_group import CancelHandle
 from midstream.providers.text_tail import TextTail
+from midstream.providers.watchdog import MARK
 
 STUBBORN = """
 import signal, time
@@ -201,7 +197,8 @@ async def test_a_child_leads_a_session_of_its_own_and_its_handle_says_so():
 HOST = """
 import os, sys, trio
 from pathlib import Path
-from midstream.providers.child_process import ChildCommand, open_child
+from midstream.providers.child_process import open_child
+from midstream.providers.child_start import ChildCommand
 
 async def main():
     script = sys.argv[1]
