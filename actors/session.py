@@ -21,7 +21,7 @@ from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import SchedulerMessage
 from midstream.actors.rule_matcher import MatcherMessage
 from midstream.actors.stream_monitor import MonitorMessage
-from midstream.actors.submit import Prompt, Submit
+from midstream.actors.submit import Opening, Prompt, Submit
 from midstream.actors.tool_runner import ToolRunnerMessage
 from midstream.actors.turn import Message, Turn
 from midstream.actors.turn_effects import (
@@ -40,13 +40,11 @@ from midstream.actors.turn_effects import (
 )
 from midstream.actors.turn_settings import TurnSettings
 from midstream.actors.work_probe import AskWork, WorkAnswers, WorkProbeMessage
-from midstream.messages.conversation import AnyItem
 from midstream.messages.enrolment import Enrolment, as_recorded, record_unless_kept
 from midstream.messages.errors import MidstreamError
 from midstream.messages.events import AnyEvent, SessionEnded
 from midstream.messages.lifecycle import AnyExit, Crashed, Down
 from midstream.messages.record import SessionRecord
-from midstream.messages.stop_message_codec import DecodedState
 from midstream.messages.work import (
     AbortAttempt,
     ActorLost,
@@ -126,25 +124,25 @@ class Session(Actor[SessionMessage]):
         conversation: Conversation = await near.ledger.ask(
             lambda reply: LoadConversation(settings.conversation_id, reply), RECORD_DEADLINE_S
         )
-        context, continuing, known = await self._submit.opening(settings, conversation)
+        opening = await self._submit.opening(settings, conversation)
         self._turn = Turn(
             settings,
-            context,
+            opening.context,
             conversation.recorded,
             conversation.turn,
             trio.current_time(),
             self._submit.clock.now_ms(),
-            continuing,
+            opening.continuing,
         )
         if recoveries := self._enrolment.recoveries:
             await self._carry_out(self._turn.resume(recoveries))
         else:
-            self.spawn(self._prepare, context, known)
+            self.spawn(self._prepare, opening)
 
-    async def _prepare(self, context: Sequence[AnyItem], known: DecodedState) -> None:
+    async def _prepare(self, opening: Opening) -> None:
         """Beside the mailbox, so that a stop does not have to wait for files and hooks."""
         prepared = await self._submit.prepare(
-            self._prompt, self._enrolment.session_id, self._settings, context, known
+            self._prompt, self._enrolment.session_id, self._settings, opening
         )
         await self.address.tell(prepared)
 

@@ -32,8 +32,10 @@ def _decide_items(envelope: StepEnvelope) -> Callable[[Conversation], Conversati
     enrolment, at = envelope.enrolment, envelope.at
     claim = Claim(enrolment.session_id, enrolment.fence)
     match envelope.recording:
-        case AcceptPrompt(items):
-            return lambda conversation: accept_prompt(conversation, opening(enrolment), items)
+        case AcceptPrompt(items, _, version):
+            return lambda conversation: accept_prompt(
+                conversation, opening(enrolment), items, version=version
+            )
         case AppendItems(items, turn, attempt):
             return lambda conversation: append_items(
                 conversation, claim, items, turn=turn, attempt=attempt, at=at

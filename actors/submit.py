@@ -100,6 +100,20 @@ class SubmitSettings(msgspec.Struct, frozen=True, kw_only=True):
     stage_paths: Mapping[Stage, str] = msgspec.field(default_factory=lambda: TEMPLATE_PATHS)
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a conversation brings to a turn.
+
+    `context` is without directives that other hands may have left in it, `known` is the
+    stopMessage as it was kept, `version` that of the conversation.
+    """
+
+    context: tuple[AnyItem, ...]
+    continuing: Continuing
+    known: DecodedState
+    version: int
+
+
 @dataclass(slots=True)
 class _Directives:
     """What the directives of a prompt came to. `items` are the prompt without them."""
@@ -126,11 +140,8 @@ class Submit:
         self._settings = settings
         self._hooks = hooks
 
-    async def opening(
-        self, settings: TurnSettings, conversation: Conversation
-    ) -> tuple[tuple[AnyItem, ...], Continuing, DecodedState]:
-        """What a conversation brings to a turn: its context, without directives that other
-        hands may have left in it, and its stopMessage."""
+    async def opening(self, settings: TurnSettings, conversation: Conversation) -> Opening:
+        """What a conversation brings to a turn."""
         keep_in_code = self._settings.keep_in_code
         reading = take_directives(conversation.items, internal=True, keep_in_code=keep_in_code)
         context = reading.items
@@ -140,18 +151,17 @@ class Submit:
             await self._read_templates(decoded.state),
             is_compacting(settings.system, context, settings.continuation),
         )
-        return context, continuing, decoded
+        return Opening(context, continuing, decoded, conversation.kept.version)
 
     async def prepare(
         self,
         prompt: Prompt,
         session_id: str,
         settings: TurnSettings,
-        context: Sequence[AnyItem],
-        known: DecodedState,
+        opening: Opening,
     ) -> PromptReady | PromptRefused:
-        """Make a prompt ready for a conversation that holds `context`, without directives,
-        and whose stopMessage is `known`."""
+        """Make a prompt ready for a conversation that brings `opening`."""
+        context, known = opening.context, opening.known
         told: tuple[Alert, ...] = ()
         try:
             directives = await self._directives(prompt, settings, context, known.state)
@@ -180,6 +190,7 @@ class Submit:
             local_answer=directives.local_answer,
             templates=directives.templates,
             is_compaction=is_compacting(settings.system, [*context, *items], settings.continuation),
+            version=opening.version,
         )
 
     # --- directives

@@ -220,11 +220,9 @@ class Turn:
         self._exhausted: str | None = None
         self.phase: Phase = Submitting()
 
-    def begin(
-        self, prompt: Sequence[AnyItem], stop_message: StopMessageState | None = None
-    ) -> list[Effect]:
+    def begin(self, prompt: Sequence[AnyItem]) -> list[Effect]:
         """Accept the prompt; nothing starts before it is on record."""
-        return self._write(AcceptPrompt(tuple(prompt), stop_message), StartNext(tuple(prompt)))
+        return self._write(AcceptPrompt(tuple(prompt)), StartNext(tuple(prompt)))
 
     def resume(self, recoveries: int) -> list[Effect]:
         """Go on where a session was lost that had accepted its prompt. Its recoveries draw
@@ -298,9 +296,10 @@ class Turn:
             events.append(StopMessageChanged(ready.state))
         told: list[Effect] = [Publish(tuple(events))] if events else []
         to_keep = None if ready.is_kept else ready.state
+        accept = AcceptPrompt(ready.items, to_keep, ready.version)
         if ready.local_answer is None:
-            return told + self.begin(ready.items, to_keep)
-        return told + self._write(AcceptPrompt((), to_keep), AnswerNow(ready.local_answer))
+            return told + self._write(accept, StartNext(ready.items))
+        return told + self._write(accept, AnswerNow(ready.local_answer))
 
     def _answer_locally(self, text: str) -> list[Effect]:
         self._output = text

@@ -32,6 +32,8 @@ class PromptReady(Work, frozen=True, kw_only=True):
     local_answer: str | None = None
     templates: Mapping[Stage, str] = msgspec.field(default_factory=dict[Stage, str])
     is_compaction: bool = False
+    version: int | None = None
+    """Of the conversation that it was made ready for."""
 
 
 class PromptRefused(Work, frozen=True):

@@ -260,11 +260,13 @@ class AcceptPrompt(Work, frozen=True):
     """Put the prompt's items behind the conversation and begin the session's record.
 
     Here and below, `stop_message` is what is to be remembered of it in the same
-    transaction; None to leave it as it is.
+    transaction; None to leave it as it is. `version` is that of the conversation as the
+    session has read it: it fails if anybody has written there since.
     """
 
     items: tuple[AnyItem, ...]
     stop_message: StopMessageState | None = None
+    version: int | None = None
 
 
 class AppendItems(Work, frozen=True):

@@ -40,13 +40,19 @@ def accept_prompt(
     conversation: Conversation,
     opening: PendingPreWrite | AttachRunning,
     items: Sequence[AnyItem],
+    *,
+    version: int | None = None,
 ) -> ConversationWrite:
     """Put the prompt behind the conversation and begin its session, in one write.
 
-    Raises `ConversationBusy` when the last session is live. One that was only presumed
-    dead loses the conversation to the new one, and cannot come back.
+    Raises `ConversationBusy` when the last session is live, and when the conversation is no
+    longer at the `version` that the prompt was made ready for. A session that was only
+    presumed dead loses the conversation to the new one, and cannot come back.
     """
     _require_idle(conversation)
+    if version is not None and version != conversation.kept.version:
+        problem = "somebody else has spoken there meanwhile; hand the prompt in again"
+        raise ConversationBusy(f"{conversation.id}: {problem}")
     record = reduce(None, msgspec.structs.replace(opening, conversation_id=conversation.id))
     draft = Draft(conversation)
     draft.session(record, None)

@@ -533,3 +533,26 @@ async def test_hooks_see_prompts_that_come_as_items(autojump_clock: MockClock) -
         await world.animate(prompt).result()
         assert asked.shown[0].text == "second"
         assert asked.shown[0].segments == ()
+
+
+async def test_a_prompt_is_not_answered_in_a_conversation_that_has_moved_on_meanwhile(
+    autojump_clock: MockClock,
+) -> None:
+    """Another host speaks there while this one asks its hooks: what the model would be sent
+    is no longer what was said, and the count of stopMessage may not be either."""
+
+    async def meanwhile(prompt: SubmittedPrompt) -> HookAction:
+        store = world.store.reopen()
+        async with open_world(answer("there"), store=store, seed=9) as other:
+            await other.animate("from elsewhere", conversation_id="con-1").result()
+        return HookContinue()
+
+    async with open_world(answer("never"), hooks=[meanwhile]) as world:
+        session = world.animate('<**stopMessage:"T",1**> here', conversation_id="con-1")
+        ended = await session.result()
+        assert ended.status is SessionStatus.FAILED
+        assert ended.reason is not None
+        assert "somebody else has spoken there meanwhile" in ended.reason
+        assert not world.provider.requests
+        items = (await load_conversation(world.store, "con-1")).items
+        assert [item.text for item in items if isinstance(item, UserItem)] == ["from elsewhere"]
