@@ -3,7 +3,8 @@
 With a token, whoever brings it. Without one the host listens on this machine only, and what
 a web page could do there through its visitor's browser is kept out: a name that points here
 (DNS rebinding) by the Host header, a page of another origin by the Origin header, and a form
-by the content type. Nothing is said about whether a token was close.
+by the content type. Nothing is said about whether a token was close. Websockets have a door and
+a gate of their own.
 """
 
 import hmac

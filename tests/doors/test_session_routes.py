@@ -21,6 +21,7 @@ from midstream.doors.session_views import message_view, messages_of
 from midstream.messages.errors import StoreError
 from midstream.messages.events import Retracted, Text, ToolResult, ToolUse
 from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.notices import Began, Ended
 from midstream.messages.record import SessionStatus
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
 from midstream.messages.transition import PendingPreWrite
@@ -132,6 +133,22 @@ async def test_routes_a_session_reports_from_its_beginning_to_its_end():
         0.25,
         {"role": "smith"},
     )
+
+
+async def test_b3_an_end_that_is_reported_twice_is_told_once_and_keeps_the_conversation():
+    async with door() as host:
+        await host.report("running")
+        for output in ("Done.", "Done.", "Again."):
+            response = await host.report("record", output=output, providerSessionId="abc")
+            assert response.json() == {"ok": True, "sessionId": "ses-1", "status": "completed"}
+        shown = await host.shown()
+        stream = await host.runtime.notices()
+        told = [type((await anext(stream)).notice) for _ in range(2)]
+        with trio.move_on_after(0.2) as silence:
+            await anext(stream)
+    assert told == [Began, Ended]
+    assert silence.cancelled_caught, "nothing more is told"
+    assert (shown["output"], shown["conversationId"]) == ("Done.", "abc")
 
 
 async def test_routes_a_heartbeat_of_a_session_that_nobody_knows_is_not_ok():

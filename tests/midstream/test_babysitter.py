@@ -319,9 +319,10 @@ async def test_babysitter_a_session_is_reported_from_beginning_to_end(
     assert not (tmp_path / "dlq").exists()
 
 
-async def test_b5_when_nobody_answers_the_end_waits_in_the_hosts_queue(
+async def test_b4_b5_when_nobody_answers_the_end_alone_waits_in_the_hosts_queue(
     configured: Configure, tmp_path: Path
 ):
+    """Nothing else does: a report that it runs is stale by the time somebody reads it."""
     noted = tmp_path / "noted"
     async with watched(configured(["note", str(noted)], *RUN)) as pid:
         await until(lambda: noted.exists() and read_children(pid) == [])
