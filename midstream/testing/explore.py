@@ -14,7 +14,9 @@ exploration as `Violation`, whose text has the seed, the messages in order, and 
 it; before that the schedule is made small. In a test: `@pytest.mark.races(seeds=500)`.
 """
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,13 +26,13 @@ from midstream.testing.choices import Choices, Schedule, dump
 from midstream.testing.faults import Faults, faulty_kernel
 from midstream.testing.invariants import InvariantBroken
 from midstream.testing.race import Race
-from midstream.testing.scheduler import run_seeded
+from midstream.testing.scheduler import StepLimit, run_seeded
 from midstream.testing.shrink import shrink, size
 from midstream.testing.trace import Trace
 
 Scenario = Callable[[Race], Awaitable[object]]
 
-LAST_LINES = 120
+LAST_LINES = 80
 """Of the trace, in the text of a violation."""
 
 
@@ -116,12 +118,23 @@ def run_once(scenario: Scenario, choices: Choices, faults: Faults) -> Run:
         await scenario(race)
 
     error: BaseException | None = None
-    with faulty_kernel(choices, trace, faults):
+    with faulty_kernel(choices, trace, faults), _no_log():
         try:
             run_seeded(main, choices, race.after_step)
         except (Exception, BaseExceptionGroup) as caught:  # noqa: BLE001 - it is the result
             error = caught
     return Run(choices, trace, error)
+
+
+@contextmanager
+def _no_log() -> Generator[None]:
+    """Faults fill logs, and the trace says more."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def root_of(error: BaseException) -> BaseException:
@@ -151,7 +164,8 @@ def _shrunk(scenario: Scenario, run: Run, faults: Faults, most_runs: int) -> Run
         best = again
         return True
 
-    shrink(run.choices.taken, fails, most_runs)
+    if not isinstance(run.error, StepLimit):
+        shrink(run.choices.taken, fails, most_runs)
     return best
 
 

@@ -5,7 +5,7 @@ everything that happens against the invariants at once: what clients heard, what
 providers, and what the store was given.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -13,8 +13,15 @@ import msgspec
 import trio
 
 from midstream.config import Config, RulesConfig
+from midstream.messages.dispatch import (
+    DISPATCH_STATUS_ID,
+    NEVER_PAUSED,
+    DispatchState,
+    DispatchStatus,
+)
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import SessionRecord
+from midstream.messages.timestamps import parse_timestamp
 from midstream.providers.scripted import Script, ScriptedProvider, Step
 from midstream.rules.rule import Rule
 from midstream.stores.store import Book, Operation, Put
@@ -47,7 +54,7 @@ class Race:
         self.trace = trace
         self.faults = faults
         self._checks: list[Callable[[], None]] = []
-        self._records = _RecordWatch()
+        self._kept = _StoreWatch()
 
     def pick(self, options: int) -> int:
         """A number from 0 to `options - 1`."""
@@ -64,6 +71,11 @@ class Race:
     def script(self, steps: Sequence[Step], most_s: float = 0.1) -> list[Step]:
         """A script, with whatever a provider may do to it."""
         return faulty_script(self.choices, steps, most_s)
+
+    @property
+    def records(self) -> Mapping[str, SessionRecord]:
+        """The records that the stores of this run hold, by session."""
+        return self._kept.records
 
     def always(self, check: Callable[[], None]) -> None:
         """Call `check` after each step of the run; what it raises ends the run."""
@@ -86,7 +98,7 @@ class Race:
     def entrust(self, store: FaultyStore) -> FaultyStore:
         """Let a handle on a store be faulty, and hold what it is given against the design."""
         store.trace = self.trace
-        store.watch = self._records.commit
+        store.watch = self._kept.commit
         if self.faults.store:
             store.choices = self.choices
         return store
@@ -209,20 +221,36 @@ class _WorldWatch:
         )
 
 
-class _RecordWatch:
-    """Invariants 4 and 10 of what a store is given: ends that stay, fences that only grow."""
+class _StoreWatch:
+    """Invariants 4, 8 and 10 of what stores are given: ends that stay, pauses and fences that
+    only grow."""
 
     def __init__(self) -> None:
-        self._known: dict[str, SessionRecord] = {}
+        self.records: dict[str, SessionRecord] = {}
+        self._pause = NEVER_PAUSED
 
     def commit(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
-            if isinstance(operation, Put) and operation.book is Book.SESSIONS:
-                new = msgspec.json.decode(operation.document, type=SessionRecord)
-                old = self._known.get(new.id)
-                self._known[new.id] = new
-                if old is not None:
-                    self._compare(old, new)
+            if not isinstance(operation, Put):
+                continue
+            if operation.book is Book.SESSIONS:
+                self._take_record(msgspec.json.decode(operation.document, type=SessionRecord))
+            elif operation.id == DISPATCH_STATUS_ID:
+                self._take_pause(msgspec.json.decode(operation.document, type=DispatchStatus))
+
+    def _take_record(self, new: SessionRecord) -> None:
+        old = self.records.get(new.id)
+        self.records[new.id] = new
+        if old is not None:
+            self._compare(old, new)
+
+    def _take_pause(self, new: DispatchStatus) -> None:
+        old, self._pause = self._pause, new
+        until_before = parse_timestamp(old.paused_until)
+        until = parse_timestamp(new.paused_until)
+        both = old.state is new.state is DispatchState.PAUSED
+        if both and until_before is not None and (until is None or until < until_before):
+            raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
 
     @staticmethod
     def _compare(old: SessionRecord, new: SessionRecord) -> None:

@@ -25,7 +25,7 @@ from midstream.testing.choices import Choices
 ORDER = "order"
 """The stream of choices about the order of tasks."""
 
-MOST_STEPS = 200_000
+MOST_STEPS = 100_000
 """Steps of tasks after which a run counts as one that does not end."""
 
 

@@ -22,7 +22,7 @@ from midstream.actors.clock import Clock, TrioClock
 from midstream.actors.prompt_hooks import Hook, Interceptor
 from midstream.config import Config, RulesConfig
 from midstream.handle import SessionHandle
-from midstream.messages.conversation import AnyItem, ModelRequest
+from midstream.messages.conversation import AnyItem, ModelRequest, ToolSpec
 from midstream.messages.events import SessionEnded, SessionEvent
 from midstream.messages.lifecycle import AnyLifecycleEvent
 from midstream.messages.segments import AnySegment
@@ -32,6 +32,7 @@ from midstream.rules.rule import Rule
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.memory import MemoryStore
 from midstream.testing.invariants import check_session, check_store, count_continuations
+from midstream.tools import Tool
 
 START_MS = 1_767_225_600_000
 """Wall time at which a world begins: 2026-01-01."""
@@ -138,6 +139,7 @@ class World:
         prompt: str | Sequence[AnySegment] | Sequence[AnyItem],
         *,
         conversation_id: str | None = None,
+        tools: Sequence[Tool | ToolSpec] = (),
         auto_continue: bool = True,
     ) -> ObservedSession:
         """Start a session and listen to it."""
@@ -146,9 +148,14 @@ class World:
             prompt,
             conversation_id=conversation_id,
             provider=observed,
+            tools=tools,
             auto_continue=auto_continue,
         )
-        session = ObservedSession(handle, observed)
+        return self.observe(handle, observed)
+
+    def observe(self, handle: SessionHandle, provider: ObservedProvider) -> ObservedSession:
+        """Listen to a session that asks `provider`, such as one that was recovered."""
+        session = ObservedSession(handle, provider)
         self.sessions.append(session)
         self._nursery.start_soon(session.listen)
         return session

@@ -1,0 +1,74 @@
+"""The stopMessage chain against disconnect, cancel, quota and broken follow-ups (invariant 7)."""
+
+import pytest
+import trio
+from scenes import CLEAN, NO_FOO, any_answer
+
+from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.providers.scripted import Step, answer
+from midstream.testing.invariants import InvariantBroken, count_continuations
+from midstream.testing.race import Race
+from midstream.testing.world import ObservedSession
+
+CHAINED = 'work <**stopMessage:"go on",2**>'
+QUOTA: list[Step] = [ProviderFailure(FailureKind.RATE_LIMITED, "come back later", status=429)]
+EMPTY = answer("")
+
+
+def replies(race: Race, number: int = 14) -> list[list[Step]]:
+    first = race.script(answer("reply"))
+    later = [
+        race.script(race.one_of((answer("more"), EMPTY, QUOTA, answer("foo"), CLEAN)))
+        for _ in range(number)
+    ]
+    return [first, *later]
+
+
+def never_beyond_n(session: ObservedSession, most: int = 2) -> None:
+    if count_continuations(session.requests) > most:
+        raise InvariantBroken(7, "continued more often than asked")
+
+
+async def leave_sometime(race: Race, session: ObservedSession) -> None:
+    """The client goes, is gone already, or stops the session; or stays."""
+    await trio.sleep(race.seconds(0.4))
+    if session.handle.ended is None:
+        await race.one_of((session.detach, session.interrupt, session.cancel, _stay))()
+
+
+async def _stay() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.races(seeds=60)
+async def test_a_chain_against_disconnect_stop_and_quota(race: Race) -> None:
+    async with race.world(*replies(race), rules=[NO_FOO]) as world:
+        session = world.animate(CHAINED)
+        race.always(lambda: never_beyond_n(session))
+        await leave_sometime(race, session)
+
+
+@pytest.mark.races(
+    seeds=60, crashing=("rule_matcher", "stream_monitor", "retry_scheduler"), store=True
+)
+async def test_a_chain_while_everything_goes_wrong(race: Race) -> None:
+    async with race.world(*replies(race), rules=[NO_FOO]) as world:
+        session = world.animate(CHAINED, conversation_id="con-1")
+        race.always(lambda: never_beyond_n(session))
+        await leave_sometime(race, session)
+        await trio.sleep(5.0)
+        await session.handle.cancel("enough")
+        await session.result()
+        again = world.animate("and then", conversation_id="con-1")
+        race.always(lambda: never_beyond_n(again))
+
+
+@pytest.mark.races(seeds=60)
+async def test_two_conversations_of_one_runtime_do_not_share_a_chain(race: Race) -> None:
+    scripts = [any_answer(race) for _ in range(24)]
+    async with race.world(*scripts, rules=[NO_FOO]) as world:
+        chained = world.animate(CHAINED)
+        plain = world.animate("only once")
+        race.always(lambda: never_beyond_n(chained))
+        race.always(lambda: never_beyond_n(plain, 0))
+        await leave_sometime(race, chained)

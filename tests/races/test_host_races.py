@@ -1,0 +1,179 @@
+"""The shared pause, signs of life, and two hosts on one store, under any order of things.
+
+Invariants 8, 10 and 12; spec/lessons.md E 45 to 54.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from hosts import SPEAKING, configuration, host, limited
+
+from midstream.actors.ledger_messages import NotRecoverable
+from midstream.config import Config
+from midstream.handle import SessionHandle
+from midstream.messages.errors import MidstreamError, StoreError
+from midstream.messages.failure import FailureKind
+from midstream.messages.record import SessionStatus
+from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
+from midstream.runtime import Runtime
+from midstream.stores.conversation_load import load_conversation
+from midstream.stores.conversations import ConversationBusy
+from midstream.testing.faults import FaultyStore, JumpingClock
+from midstream.testing.invariants import InvariantBroken
+from midstream.testing.race import Race
+from midstream.testing.transcript_rules import violations
+
+SHORT = {"initial_ms": 2_000, "max_ms": 8_000, "probe_limit": 1}
+"""Windows of 2, 4 and 8 seconds."""
+
+
+def with_quota(race: Race) -> list[Step]:
+    """An answer, or a provider that has had enough, sooner or later."""
+    kind = race.one_of((FailureKind.RATE_LIMITED, FailureKind.OVERLOADED))
+    late: list[Step] = [Pause(race.seconds(4.0)), *limited(kind)]
+    return race.script(race.one_of((answer("hello"), [*limited(kind)], late)), 1.0)
+
+
+def no_trace_of(race: Race, refused: list[SessionHandle]) -> None:
+    for handle in refused:
+        if handle.session_id in race.records:
+            raise InvariantBroken(8, f"{handle.session_id} was refused, and is on record")
+
+
+@asynccontextmanager
+async def a_host(
+    race: Race,
+    view: FaultyStore,
+    provider: ScriptedProvider,
+    clock: JumpingClock,
+    number: int,
+    config: Config | None = None,
+) -> AsyncGenerator[Runtime]:
+    """A host, whose handle on the store is faulty until the block ends."""
+    race.entrust(view)
+    seed = race.choices.seed * 16 + number
+    async with host(view, provider=provider, clock=clock, seed=seed, config=config) as runtime:
+        yield runtime
+        view.choices = None
+
+
+@pytest.mark.races(seeds=30, wall_clock=True)
+async def test_the_pause_against_dispatches_stragglers_and_restarts(race: Race) -> None:
+    store, clock = race.store(), race.clock()
+    provider = ScriptedProvider(*[with_quota(race) for _ in range(40)])
+    refused: list[SessionHandle] = []
+    race.always(lambda: no_trace_of(race, refused))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(race.trouble, clock)
+        for number in range(3):
+            config = configuration(**SHORT)
+            async with a_host(race, store.reopen(), provider, clock, number, config) as runtime:
+                begun: list[SessionHandle] = []
+                for _ in range(5):
+                    was_open = runtime.is_dispatchable()
+                    handle = runtime.animate("hi")
+                    if handle.ended is not None:
+                        refused.append(handle)
+                    else:
+                        assert was_open, "a session was let in while the window is open"
+                        begun.append(handle)
+                    await trio.sleep(race.seconds(3.0))
+                if race.pick(2):
+                    with trio.move_on_after(5.0):
+                        for handle in begun:
+                            await handle.result()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.races(seeds=30, store=True)
+async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: Race) -> None:
+    store, clock = race.store(), race.clock()
+    speaking = ScriptedProvider([Pause(260.0), *answer("done at last")])
+    async with trio.open_nursery() as nursery:
+        async with a_host(race, store.reopen(), speaking, clock, 1) as owner:
+            handle = owner.animate("think hard")
+
+            async def boot(number: int) -> None:
+                await trio.sleep(race.seconds(60.0))
+                async with a_host(race, store.reopen(), ScriptedProvider(), clock, number):
+                    await trio.sleep(60.0 + race.seconds(120.0))
+
+            nursery.start_soon(boot, 2)
+            nursery.start_soon(boot, 3)
+            ended = await handle.result()
+            if "injected" not in (ended.reason or ""):
+                assert ended.status is SessionStatus.COMPLETED, ended
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.races(seeds=30)
+async def test_two_hosts_against_cancel_stall_and_recovery(race: Race) -> None:
+    store, clock = race.store(), race.clock()
+    scripts: list[list[Step]] = [
+        SPEAKING,
+        SPEAKING,
+        [Pause(race.seconds(20.0)), *answer("I was slow")],
+    ]
+    old, stalled = ScriptedProvider(race.one_of(scripts)), store.reopen()
+    heirs = [ScriptedProvider(*[answer("here I am")] * 4) for _ in range(2)]
+    async with (
+        a_host(race, stalled, old, clock, 1) as owner,
+        a_host(race, store.reopen(), heirs[0], clock, 2) as second,
+        a_host(race, store.reopen(), heirs[1], clock, 3) as third,
+    ):
+        handle = owner.animate("hi")
+        session_id = handle.session_id
+        await trio.sleep(0.5)
+
+        async def stall() -> None:
+            await trio.sleep(race.seconds(40.0))
+            race.note("host 1", "!! its store is away")
+            stalled.failure = StoreError("injected: the network is gone")
+            await trio.sleep(60.0 + race.seconds(120.0))
+            race.note("host 1", "its store is back")
+            stalled.failure = None
+
+        async def take_over(runtime: Runtime) -> None:
+            await trio.sleep(60.0 + race.seconds(100.0))
+            for _ in range(4):
+                try:
+                    again = await runtime.recover(session_id)
+                except (NotRecoverable, ConversationBusy, MidstreamError) as error:
+                    race.note("recovery", f"refused: {error}")
+                    await trio.sleep(race.seconds(30.0))
+                else:
+                    race.note("recovery", "goes on")
+                    await again.result()
+                    return
+
+        async def cancel(runtime: Runtime) -> None:
+            await trio.sleep(race.seconds(240.0))
+            try:
+                await runtime.cancel(session_id, "from elsewhere")
+            except MidstreamError as error:
+                race.note("cancel", f"refused: {error}")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stall)
+            nursery.start_soon(take_over, second)
+            nursery.start_soon(take_over, third)
+            if race.pick(2):
+                nursery.start_soon(cancel, race.one_of((owner, second, third)))
+        await trio.sleep(120.0)
+        if handle.ended is None:
+            await handle.cancel("enough")
+            await handle.result()
+        live = old.live + sum(provider.live for provider in heirs)
+        if live:
+            raise InvariantBroken(1, f"{live} streams are open when everybody is done")
+        record = race.records[session_id]
+        if not record.is_terminal:
+            raise InvariantBroken(4, f"{session_id} is {record.status} when everybody is done")
+        asked = sum(len(provider.requests) for provider in heirs)
+        if record.fence is not None and asked > record.fence.token - 1:
+            raise InvariantBroken(10, f"asked {asked} times, but taken over {record.fence}")
+        conversation = await load_conversation(store, handle.conversation_id)
+        if problems := violations(conversation.items, "anthropic"):
+            raise InvariantBroken(6, "; ".join(problems))

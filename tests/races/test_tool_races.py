@@ -1,0 +1,106 @@
+"""Tools, and reminders about calls, against abort, stop and crash (spec/lessons.md E 1 to 12)."""
+
+import msgspec
+import pytest
+import trio
+from scenes import ALWAYS, CLEAN, NO_FOO, any_answer, stop_sometime
+
+from midstream.messages.conversation import ToolSpec
+from midstream.messages.events import ToolWanted
+from midstream.providers.scripted import Call, Step, answer
+from midstream.rules.rule import InterruptMode, Rule, ScopeToken, Source
+from midstream.testing.race import Race
+from midstream.testing.world import ObservedSession
+from midstream.tools import Tool
+
+IN_CALLS = Rule(
+    name="no-rm",
+    conditions=("rm -rf",),
+    scope=(ScopeToken(Source.TOOL),),
+    body="Do not remove everything.",
+)
+GENTLE = Rule(
+    name="gently",
+    conditions=("sudo",),
+    scope=(ScopeToken(Source.TOOL),),
+    body="You are no root.",
+    interrupt_mode=InterruptMode.NEVER,
+)
+RULES = [NO_FOO, IN_CALLS, GENTLE]
+
+
+def shell(race: Race, ran: list[str]) -> Tool:
+    """A tool that takes its time, fails now and then, and is stubborn when it is stopped."""
+
+    async def run(command: str) -> str:
+        """Run a command."""
+        ran.append(command)
+        await trio.sleep(race.seconds(0.2))
+        if race.pick(4) == 3:
+            raise RuntimeError("the command failed")
+        if race.pick(4) == 3:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(race.seconds(0.2))
+        return f"done: {command}"
+
+    return Tool(run)
+
+
+def a_call(race: Race, name: str, number: int) -> Call:
+    commands = ("ls", "rm -rf /", "sudo ls", "echo foo")
+    arguments = msgspec.json.encode({"command": race.one_of(commands)}).decode()
+    return Call(name, arguments, f"call_{number}")
+
+
+def calling(race: Race, name: str = "run") -> list[Step]:
+    calls = [a_call(race, name, number) for number in range(1 + race.pick(3))]
+    return race.script(answer(race.one_of(("I look", "", "foo it")), *calls), 0.05)
+
+
+def no_forbidden_call_ran(ran: list[str]) -> None:
+    assert "rm -rf /" not in ran, "a call that breaks an interrupting rule has run"
+
+
+@pytest.mark.races(seeds=60)
+async def test_calls_against_abort_and_stop(race: Race) -> None:
+    ran: list[str] = []
+    race.always(lambda: no_forbidden_call_ran(ran))
+    scripts = [calling(race), calling(race), *(any_answer(race) for _ in range(8))]
+    async with race.world(*scripts, rules=RULES, config=ALWAYS) as world:
+        session = world.animate("hello", tools=[shell(race, ran)])
+        await stop_sometime(race, session, 0.5)
+
+
+@pytest.mark.races(
+    seeds=60, crashing=("tool_runner", "rule_matcher", "stream_monitor"), most_crashes=2, store=True
+)
+async def test_calls_while_everything_goes_wrong(race: Race) -> None:
+    ran: list[str] = []
+    race.always(lambda: no_forbidden_call_ran(ran))
+    scripts = [calling(race) for _ in range(4)] + [any_answer(race) for _ in range(14)]
+    async with race.world(*scripts, rules=RULES) as world:
+        session = world.animate("hello", conversation_id="con-1", tools=[shell(race, ran)])
+        if race.pick(2):
+            await stop_sometime(race, session, 0.5)
+        await trio.sleep(3.0)
+        await session.handle.cancel("enough")
+        await session.result()
+        world.animate("and then", conversation_id="con-1", tools=[shell(race, ran)])
+
+
+@pytest.mark.races(seeds=60)
+async def test_calls_that_the_host_answers_against_stop_and_deadline(race: Race) -> None:
+    scripts = [calling(race, "ask"), calling(race, "ask"), CLEAN, CLEAN, CLEAN, CLEAN]
+
+    async def answer_what_is_wanted(session: ObservedSession) -> None:
+        async for event in session.handle.events():
+            if isinstance(event.event, ToolWanted):
+                await trio.sleep(race.seconds(0.1))
+                if race.pick(3):
+                    await session.handle.answer(event.event.call_id, "the answer")
+
+    async with race.world(*scripts, rules=RULES) as world, trio.open_nursery() as nursery:
+        session = world.animate("hello", tools=[ToolSpec("ask", "Ask somebody.", {})])
+        nursery.start_soon(answer_what_is_wanted, session)
+        await stop_sometime(race, session, 0.5)
+        await session.result()
