@@ -71,6 +71,7 @@ class PassageWatch:
         """Watch more text."""
         findings: list[Finding] = []
         if not self._open_rules:
+            self._length += len(text)
             return findings
         first = not self._length
         self._keep(text, findings)
@@ -95,7 +96,7 @@ class PassageWatch:
 
         A condition without an automaton of its own may have begun anywhere.
         """
-        if not self._holding or self._ended:
+        if not self._holding or self._ended or not self._open_rules:
             return self._length
         blind = self._lineup.always_searched | self._cursor.given_up()
         if not self._holding.isdisjoint(blind - self._limits.suspended - self._matched):

@@ -1,0 +1,105 @@
+"""The client's side of one request through the gateway, over ASGI.
+
+Reads the request, writes the answer, and knows when the client is gone. One request has one
+`Client`; what it sends goes out in order, and a send waits while the client does not read,
+which is all the back-pressure there is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import trio
+from starlette.types import Receive, Scope, Send
+
+from midstream.messages.errors import MidstreamError
+
+BODY_LIMIT_BYTES = 64 * 1024 * 1024
+"""Twice what Anthropic takes (platform.claude.com/docs/en/api/errors, request sizes)."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class BodyTooLarge(MidstreamError):
+    """The client's request is larger than the gateway takes."""
+
+
+class ClientGone(MidstreamError):
+    """The client left before its request was complete."""
+
+
+class Client:
+    """See the module."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        self.path = raw_path.partition(b"?")[0].decode("latin-1")
+        self.query: bytes = scope.get("query_string", b"")
+        self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self._receive = receive
+        self._send = send
+        self._turn = trio.Lock()
+        self.started = False
+        self.ended = False
+        self.sent_at_s = trio.current_time()
+
+    def header(self, name: bytes) -> str:
+        """The value of a header, empty without it."""
+        return next((v.decode("latin-1") for n, v in self.headers if n.lower() == name), "")
+
+    async def read_body(self) -> bytes:
+        """The whole request body. Raises `BodyTooLarge` and `ClientGone`."""
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone("the client left before its request was complete")
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > BODY_LIMIT_BYTES:
+                raise BodyTooLarge(f"the request is larger than {BODY_LIMIT_BYTES} bytes")
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+    async def wait_gone(self) -> None:
+        """Return when the client has closed its connection."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """The head of the answer."""
+        message = {"type": "http.response.start", "status": status, "headers": list(headers)}
+        async with self._turn:
+            self.started = True
+            self.sent_at_s = trio.current_time()
+            await self._send(message)
+
+    async def send(self, data: bytes) -> None:
+        """More of the answer's body."""
+        if not data:
+            return
+        async with self._turn:
+            self.sent_at_s = trio.current_time()
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """The answer is complete."""
+        async with self._turn:
+            self.ended = True
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def answer_json(self, status: int, value: Any, headers: Headers = ()) -> None:
+        """A whole answer of JSON."""
+        await self.answer(status, msgspec.json.encode(value), b"application/json", headers)
+
+    async def answer(
+        self, status: int, body: bytes, content_type: bytes, headers: Headers = ()
+    ) -> None:
+        """A whole answer."""
+        length = str(len(body)).encode()
+        head = [(b"content-type", content_type), (b"content-length", length), *headers]
+        await self.start(status, head)
+        await self.send(body)
+        await self.end()

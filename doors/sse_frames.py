@@ -1,0 +1,59 @@
+"""Server-sent events with the very bytes that they came in, for whoever passes them on.
+
+`providers/sse.py` reads events and forgets their bytes; a gateway has to forward them as
+they are. A frame is everything up to and including a blank line: one event, a comment, or
+nothing but the blank line. Joined, the frames are the stream, however it was cut. Pure.
+"""
+
+import re
+from typing import NamedTuple
+
+from midstream.messages.errors import StreamFormatError
+from midstream.providers.sse import EVENT_LIMIT_BYTES, SseEvent, SseReader
+
+_LINE_END = rb"(?:\r\n|\n|\r(?!\n))"
+_FRAME_END = re.compile(_LINE_END + _LINE_END)
+_LONGEST_END = 4
+"""Bytes of a blank line at most: what of it has come may be completed by the next read."""
+
+
+class Frame(NamedTuple):
+    """Bytes of the stream, and the event in them if there is one."""
+
+    raw: bytes
+    event: SseEvent | None
+
+
+class FrameReader:
+    """Cuts one stream into frames."""
+
+    def __init__(self, limit_bytes: int = EVENT_LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._reader = SseReader(limit_bytes)
+        self._rest = b""
+        self._searched = 0
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completed. Raises StreamFormatError for one that is larger
+        than the limit."""
+        data = self._rest + data if self._rest else data
+        frames: list[Frame] = []
+        start = 0
+        for end in _FRAME_END.finditer(data, self._searched):
+            frames.append(self._frame(data[start : end.end()]))
+            start = end.end()
+        self._rest = data[start:]
+        self._searched = max(0, len(self._rest) - _LONGEST_END)
+        if len(self._rest) > self._limit_bytes:
+            raise StreamFormatError(f"an event is larger than {self._limit_bytes} bytes")
+        return frames
+
+    def end(self) -> Frame:
+        """What the stream ended in without a blank line; often nothing."""
+        rest, self._rest = self._rest, b""
+        events = self._reader.feed(rest)
+        return Frame(rest, events[0] if events else self._reader.end())
+
+    def _frame(self, raw: bytes) -> Frame:
+        events = self._reader.feed(raw)
+        return Frame(raw, events[0] if events else None)
