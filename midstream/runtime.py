@@ -172,6 +172,7 @@ class Runtime:
         environment: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         streaming: bool = True,
+        auto_continue: bool = True,
     ) -> SessionHandle:
         """`animate` as a role, which is resolved now: its system prompt, model, environment.
 
@@ -190,6 +191,7 @@ class Runtime:
             environment=environment,
             metadata={**summoned, **(metadata or {})},
             streaming=streaming,
+            auto_continue=auto_continue,
         )
 
     async def recover(

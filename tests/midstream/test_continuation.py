@@ -43,6 +43,7 @@ from midstream.messages.events import (
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.marker import OPENING
 from midstream.messages.record import SessionStatus
+from midstream.messages.settle import open_calls
 from midstream.messages.stop_message import StopMessageState
 from midstream.messages.stop_message_codec import STATE_NAME, decode_state
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
@@ -55,6 +56,7 @@ from midstream.stores.memory import MemoryStore
 from midstream.stores.store import Append, Book, Log, Operation, Query, Receipt, encode
 from midstream.testing.invariants import count_continuations
 from midstream.testing.world import ObservedSession, World, open_world
+from midstream.tools import Tool
 
 NO_FOO = Rule(
     name="no-foo",
@@ -235,6 +237,46 @@ async def test_a_tool_round_within_a_hop_is_no_hop(autojump_clock: MockClock) ->
         results: Sequence[AnyItem] = (ToolResultItem("call_1", "look", "seen"),)
         after = world.animate(results, conversation_id="con-1")
         assert (await after.result()).attempts == 3, "G12: the directive is not applied again"
+
+
+async def test_a_hop_may_run_tools_and_is_counted_once(autojump_clock: MockClock) -> None:
+    scripts = [answer("first"), answer(Call("look")), answer("second"), answer("third")]
+    async with open_world(*scripts) as world:
+
+        async def look() -> str:
+            """Look."""
+            return "seen"
+
+        handle = world.runtime.animate(SET, tools=[Tool(look)])
+        events = [event.event async for event in handle.events()]
+        ended = await handle.result()
+        decided = [event.record.used for event in events if isinstance(event, ContinuationDecided)]
+        assert decided == [0, 1, 2]
+        assert (ended.output, ended.attempts) == ("third", 4)
+
+
+@pytest.mark.parametrize("verb", ["detach", "interrupt"])
+async def test_a_tool_that_runs_in_a_hop_is_stopped_with_it(
+    verb: str, autojump_clock: MockClock
+) -> None:
+    started = trio.Event()
+
+    async def look() -> str:
+        """Look."""
+        started.set()
+        await trio.sleep(30.0)
+        return "seen"
+
+    async with open_world(answer("first"), answer(Call("look"))) as world:
+        handle = world.runtime.animate(SET, tools=[Tool(look)], conversation_id="con-1")
+        await started.wait()
+        await getattr(handle, verb)()
+        ended = await handle.result()
+        expected = SessionStatus.COMPLETED if verb == "detach" else SessionStatus.CANCELLED
+        assert (ended.status, ended.output) == (expected, "first")
+        assert trio.current_time() < 20.0
+        kept = await load_conversation(world.store, "con-1")
+        assert not open_calls(kept.items), "no call is left without a result"
 
 
 # --- directives
