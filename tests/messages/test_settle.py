@@ -325,7 +325,11 @@ def test_what_is_kept_of_any_stream_cut_anywhere_breaks_no_rule_of_the_provider(
     items = settle(partial, Outcome(ending, tools), format)
     conversation = (UserItem("Hello"), *answered(items), UserItem("Go on"))
     assert violations(conversation, format) == []
-    assert settle_history(conversation, format) == conversation
+    healed = settle_history(conversation, format)
+    assert violations(healed, format) == []
+    assert settle_history(healed, format) == healed
+    # Results move up to their calls, before the marker of a call that was dropped.
+    assert sorted(map(repr, healed)) == sorted(map(repr, conversation))
 
 
 # --- Loaded conversations -----------------------------------------------------------------------
