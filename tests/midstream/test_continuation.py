@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from hosts import SPEAKING, doomed_host, host, wall_clock
 from trio.testing import MockClock
 
 from midstream.config import BudgetConfig, Config, RulesConfig, StopMessageConfig, config_from
@@ -48,7 +49,16 @@ from midstream.messages.stop_message import StopMessageState
 from midstream.messages.stop_message_codec import STATE_NAME, decode_state
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
 from midstream.messages.usage import Usage, UsageSource
-from midstream.providers.scripted import Call, Hang, Pause, Script, SlowClose, Step, answer
+from midstream.providers.scripted import (
+    Call,
+    Hang,
+    Pause,
+    Script,
+    ScriptedProvider,
+    SlowClose,
+    Step,
+    answer,
+)
 from midstream.rules.rule import RepeatMode, Rule, ScopeToken, Source
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.conversations import commit_write, keep_state
@@ -611,6 +621,29 @@ async def test_closing_the_runtime_in_a_chain_leaves_a_state_that_goes_on(
     state = await kept_state(world.store.reopen(), "con-1")
     assert state is not None
     assert (state.used, state.remaining) == (1, 1)
+
+
+async def test_a_chain_whose_host_was_killed_goes_on_with_what_is_left(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, answer("first"), SPEAKING, clock=clock, seed=1) as lost:
+        handle = lost.animate(SET)
+        async for event in handle.events():
+            if isinstance(event.event, Text) and event.event.attempt == 2:
+                break
+    provider = ScriptedProvider(answer("second"), answer("third"), answer("never"))
+    async with host(store.reopen(), provider=provider, clock=clock, seed=2) as heir:
+        await trio.sleep(130)
+        ended = await (await heir.recover(handle.session_id)).result()
+    assert (ended.status, ended.output, ended.attempts) == (SessionStatus.COMPLETED, "third", 2)
+    assert [users(request) for request in provider.requests] == [
+        ["work ", "go on"],
+        ["work ", "go on", "go on"],
+    ]
+    state = await kept_state(store, handle.conversation_id)
+    assert state is not None
+    assert state.used == 2
 
 
 # --- whatever happens, whenever
