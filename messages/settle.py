@@ -200,13 +200,16 @@ def _sound_message(
 ) -> AssistantItem | None:
     before = _run(reversed(items[:position]), item.provider)
     after = _run(items[position + 1 :], item.provider)
+    run = [part for message in (*before, *after) for part in message.parts]
     parts = sendable_parts(
         item.parts,
         item.provider,
         format,
-        run=[part for message in (*before, *after) for part in message.parts],
-        # A message that pauses is the last thing said; one that was cut has been settled.
-        paused=position + len(after) == len(items) - 1,
+        run=run,
+        # A message that pauses is the last thing said, and waits for no call of the host;
+        # one that was cut has been settled.
+        paused=position + len(after) == len(items) - 1
+        and not any(isinstance(part, ToolCallPart) for part in (*item.parts, *run)),
     )
     if not parts:
         return None
