@@ -1,0 +1,15 @@
+"""For all tests: property tests try the same examples in every run.
+
+A run that fails for everybody is worth more than one that fails for somebody. Set
+`HYPOTHESIS_PROFILE=explore` to try other examples, as many as you have time for.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
