@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import trio
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 from starlette.types import Receive, Scope, Send
 
 from midstream.doors.gateway_anthropic import AnthropicWire, without_unsigned_thinking
@@ -24,6 +24,7 @@ from midstream.doors.gateway_responses import ResponsesWire
 from midstream.doors.gateway_upstream import Answer, Upstream, UpstreamFailed
 from midstream.doors.gateway_wire import Json, Wire
 from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.record import SessionStatus
 from midstream.messages.wire_body import messages_key
 from midstream.providers.failures import classify_response
 from midstream.providers.json_fields import list_of, object_of, text_of
@@ -50,6 +51,13 @@ _STATUSES = {
 }
 
 
+_RECORDED = {
+    FailureKind.RATE_LIMITED: SessionStatus.RATE_LIMITED,
+    FailureKind.OVERLOADED: SessionStatus.RATE_LIMITED,
+    FailureKind.TIMEOUT: SessionStatus.TIMEOUT,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """What became of one watched request. `failure` is why it failed, if it did; `gone`
@@ -62,6 +70,19 @@ class Finished:
     began_at_s: float
     failure: ProviderFailure | None
     gone: bool
+    headers: Mapping[str, str]
+    """The client's, without those that hold a key."""
+
+    @property
+    def status(self) -> SessionStatus:
+        """How it ended, as records have it."""
+        if self.gone:
+            return SessionStatus.CANCELLED
+        if self.exchange.capped is not None:
+            return SessionStatus.CAPPED
+        if self.failure is None:
+            return SessionStatus.COMPLETED
+        return _RECORDED.get(self.failure.kind, SessionStatus.FAILED)
 
 
 OnFinished = Callable[[Finished], Awaitable[None]]
@@ -170,6 +191,7 @@ class Gateway:
             began_at_s=request.began_at_s,
             failure=conversation.failure or exchange.failure,
             gone=not request.client.ended,
+            headers=request.client.shown_headers,
         )
         with trio.CancelScope(shield=True):
             await self._on_finished(finished)
@@ -359,9 +381,9 @@ class _Conversation:
         await self._client.answer_json(200, answer, head)
 
 
-def gateway_app(gateway: Gateway) -> Starlette:
-    """The application to be served."""
-    return Starlette(routes=[Mount("/", app=gateway)])
+def gateway_app(gateway: Gateway, routes: Sequence[BaseRoute] = ()) -> Starlette:
+    """The application to be served; `routes` are looked at first."""
+    return Starlette(routes=[*routes, Mount("/", app=gateway)])
 
 
 async def _leave_with(client: Client, scope: trio.CancelScope) -> None:

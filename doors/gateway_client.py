@@ -19,6 +19,8 @@ BODY_LIMIT_BYTES = 64 * 1024 * 1024
 
 Headers = Sequence[tuple[bytes, bytes]]
 
+_SECRET_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key", b"cookie"))
+
 
 class BodyTooLarge(MidstreamError):
     """The client's request is larger than the gateway takes."""
@@ -47,6 +49,15 @@ class Client:
     def header(self, name: bytes) -> str:
         """The value of a header, empty without it."""
         return next((v.decode("latin-1") for n, v in self.headers if n.lower() == name), "")
+
+    @property
+    def shown_headers(self) -> dict[str, str]:
+        """The headers without those that hold a key, names in lower case."""
+        return {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in self.headers
+            if name.lower() not in _SECRET_HEADERS
+        }
 
     async def read_body(self) -> bytes:
         """The whole request body. Raises `BodyTooLarge` and `ClientGone`."""

@@ -80,9 +80,10 @@ class ResponsesReframer:
         return out
 
     def reframe(self, event: SseEvent) -> bytes:
-        data = decoded(event)
-        if data is None:
+        known = decoded(event)
+        if known is None:
             return raw(event)
+        data: Json = known
         kind = str(data.get("type", event.name))
         if kind in _OPENINGS and self._response:
             return b""
@@ -93,8 +94,8 @@ class ResponsesReframer:
             data = {**data, "output_index": place}
         if item := object_of(data.get("item")):
             data = {**data, "item": self._identified(item)}
-        if "item_id" in data:
-            data = {**data, "item_id": self._renamed.get(data["item_id"], data["item_id"])}
+        if isinstance(item_id := data.get("item_id"), str):
+            data = {**data, "item_id": self._renamed.get(item_id, item_id)}
         if response := object_of(data.get("response")):
             data = {**data, "response": self._whole(response, kind)}
         if "sequence_number" in data:

@@ -218,8 +218,8 @@ class Answer:
 
 
 def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """A server's headers as they go to the client."""
-    dropped = _nominated(headers)
+    """A server's headers as they go to the client. The date is the gateway's own."""
+    dropped = _nominated(headers) | {b"date"}
     return [(n.lower(), v) for n, v in _end_to_end(headers) if n.lower() not in dropped]
 
 

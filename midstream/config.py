@@ -245,6 +245,29 @@ class WebsocketConfig(Section, frozen=True, kw_only=True):
     """Sessions that one connection may follow at a time."""
 
 
+class GatewayUpstreamConfig(Section, frozen=True, kw_only=True):
+    """`[gateway.upstreams.NAME]`: a server behind the gateway, reached at `/NAME/v1/...` too."""
+
+    base_url: str | None = None
+    """None for the usual one of an upstream that is called `anthropic` or `openai`."""
+    serves: tuple[str, ...] = ()
+    """`anthropic`, `openai`, or both; empty for whatever is asked."""
+    models: tuple[str, ...] = ()
+    """Globs of the models that are sent to it."""
+    api_key_env: str | None = None
+    """Name of the environment variable whose key takes the place of the client's; without
+    one the client's own goes through."""
+
+
+class GatewayConfig(Section, frozen=True, kw_only=True):
+    """`[gateway]`: where `midstream gateway` listens, and what is behind it (docs/gateway.md)."""
+
+    host: str = "127.0.0.1"
+    port: int = 7473
+    upstreams: dict[str, GatewayUpstreamConfig] = {}
+    """The first one that serves a protocol gets what names no other."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -262,6 +285,7 @@ class Config(Section, frozen=True, kw_only=True):
     hooks: HooksConfig = HooksConfig()
     http: HttpConfig = HttpConfig()
     websocket: WebsocketConfig = WebsocketConfig()
+    gateway: GatewayConfig = GatewayConfig()
     roles: dict[str, RoleConfig] = {}
     rate_limit: RateLimitConfig = msgspec.field(default=RateLimitConfig(), name="rateLimit")
 
@@ -349,6 +373,7 @@ def _nearest(at: str, field: str) -> str:
         "hooks": HooksConfig,
         "http": HttpConfig,
         "websocket": WebsocketConfig,
+        "gateway": GatewayConfig,
     }
     table = RoleConfig if at.startswith("roles[") else tables.get(at, Config)
     known = [f.encode_name for f in msgspec.structs.fields(table)]

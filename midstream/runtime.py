@@ -16,7 +16,7 @@ import trio
 from midstream.actors.announcer import CountRules, FollowNotices
 from midstream.actors.clock import Clock, Ids, SystemClock
 from midstream.actors.file_ref_resolver import CompletePath
-from midstream.actors.ledger_messages import NotRecoverable, TakeOver
+from midstream.actors.ledger_messages import Apply, NotRecoverable, TakeOver
 from midstream.actors.notice_board import NoticeStream
 from midstream.actors.prompt_hooks import Hook, Interceptor
 from midstream.actors.replay import Replay
@@ -40,6 +40,7 @@ from midstream.messages.record import SessionRecord
 from midstream.messages.rule_counters import RuleCounters
 from midstream.messages.segments import AnySegment
 from midstream.messages.session_cost import SessionCost
+from midstream.messages.transition import AnyTransition
 from midstream.providers.cancel_handle import CancelsByHandle
 from midstream.providers.provider import Provider
 from midstream.roles import Identity, Roles, configured_roles
@@ -52,6 +53,7 @@ from midstream.supervisors.supervisor import Supervisor, open_supervisor
 from midstream.tools import Tool
 
 TAKE_OVER_DEADLINE_S = 30.0
+RECORD_DEADLINE_S = 10.0
 FOLLOW_DEADLINE_S = 10.0
 COMPLETE_DEADLINE_S = 10.0
 
@@ -253,6 +255,15 @@ class Runtime:
     def live_sessions(self) -> int:
         """How many sessions run in this runtime."""
         return len(self._books.live)
+
+    async def put_on_record(self, transition: AnyTransition) -> SessionRecord:
+        """Record what becomes of a session that a door runs by itself; its record then.
+
+        Raises what the Ledger answers: `StoreError`, `RecordError`, `FenceLost`.
+        """
+        return await self._books.ledger.address.ask(
+            lambda reply: Apply(transition, reply), RECORD_DEADLINE_S
+        )
 
     async def cancel(self, session_id: str, reason: str | None = None) -> SessionRecord:
         """End a session as cancelled, whichever process it lives in; its record then.

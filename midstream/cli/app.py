@@ -9,6 +9,7 @@ from midstream.cli.command import run_command
 from midstream.cli.conversations import conversations_app
 from midstream.cli.demo import run_demo
 from midstream.cli.detach import detach_command
+from midstream.cli.gateway import gateway_command
 from midstream.cli.rules import rules_app
 from midstream.cli.run import RunOptions, run_prompt
 from midstream.cli.serve import serve_command
@@ -27,6 +28,7 @@ app.add_typer(conversations_app)
 app.command("status")(status_command)
 app.command("serve")(serve_command)
 app.command("detach")(detach_command)
+app.command("gateway")(gateway_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print events as NDJSON, one a line.")]
 

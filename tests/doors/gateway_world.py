@@ -14,8 +14,8 @@ import trio
 from midstream.actors.turn_settings import OnExhausted, PromptBudget
 from midstream.doors.gateway import Finished, Gateway, gateway_app
 from midstream.doors.gateway_exchange import GatewayRules
-from midstream.doors.gateway_server import serve_gateway
 from midstream.doors.gateway_upstream import Upstream
+from midstream.doors.http import serve_http
 from midstream.rules.policy import PolicySettings
 from midstream.rules.rule import Action, InterruptMode, Rule, ScopeToken, Source
 from midstream.rules.rule_set import RuleSet
@@ -172,8 +172,8 @@ async def gateway_world(
         nursery.start_soon(trio.serve_listeners, scripted.handle, [listener])
         upstream = make(scripted.url) if make else Upstream("up", scripted.url)
         gateway = Gateway([upstream], rules or gateway_rules(), ended.send, keep_alive_s)
-        url: str = await nursery.start(serve_gateway, gateway_app(gateway), "127.0.0.1", 0)
-        yield World(url, scripted, reports)
+        async with serve_http(gateway_app(gateway), "127.0.0.1", 0) as url:
+            yield World(url, scripted, reports)
         await upstream.aclose()
         nursery.cancel_scope.cancel()
 

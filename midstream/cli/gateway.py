@@ -1,0 +1,86 @@
+"""`midstream gateway`: rules for any client, by its base URL."""
+
+import signal
+from pathlib import Path
+from random import Random  # noqa: TID251 - the one instance of this program
+from typing import Annotated
+
+import msgspec
+import trio
+import typer
+
+from midstream.actors.clock import Ids, SystemClock
+from midstream.cli.command import run_command
+from midstream.config import find_config, load_config
+from midstream.doors.gateway import Gateway, gateway_app
+from midstream.doors.gateway_metrics import GatewayMetrics
+from midstream.doors.http import serve_http
+from midstream.gateway import GatewayRecords, build_rules, build_upstreams, named_upstream
+from midstream.messages.errors import ConfigError
+from midstream.runtime import open_runtime
+
+
+def gateway_command(
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(help="anthropic, openai, or an address; may be given several times."),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen; by default 127.0.0.1, or as configured.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port; 0 for any that is free.", min=0, max=65535)
+    ] = None,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(help="A rule file or a directory of them; may be given several times."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file; by default ./midstream.toml.")
+    ] = None,
+) -> None:
+    """Stand between a client and its provider, with rules listening.
+
+    Point the client's base URL here. What no rule concerns goes through unchanged.
+    """
+    run_command(_run, tuple(upstream or ()), host, port, tuple(rules or ()), config)
+
+
+async def _run(
+    named: tuple[str, ...],
+    host: str | None,
+    port: int | None,
+    rules: tuple[Path, ...],
+    config_path: Path | None,
+) -> int:
+    cwd = Path.cwd()
+    config = load_config(config_path) if config_path else find_config(cwd)
+    paths = (*(str(path.absolute()) for path in rules), *config.rules.paths)
+    config = msgspec.structs.replace(
+        config, rules=msgspec.structs.replace(config.rules, paths=paths)
+    )
+    place = (
+        config.gateway.host if host is None else host,
+        config.gateway.port if port is None else port,
+    )
+    given = dict(map(named_upstream, named)) or config.gateway.upstreams
+    upstreams = build_upstreams(given, place[0])
+    metrics, clock = GatewayMetrics(), SystemClock()
+    async with open_runtime(config, cwd=cwd) as runtime:
+        for problem in runtime.rules.problems:
+            typer.secho(str(problem), fg="yellow", err=True)
+        records = GatewayRecords(runtime, metrics, clock, Ids(clock, Random()))
+        gateway = Gateway(upstreams, build_rules(runtime, cwd), records.keep)
+        try:
+            async with serve_http(gateway_app(gateway, metrics.routes()), *place) as url:
+                with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                    typer.echo(f"midstream listens at {url}")
+                    await anext(signals)
+        except* OSError as errors:
+            problem = f"cannot listen on {place[0]} port {place[1]}: {errors.exceptions[0]}"
+            raise ConfigError("midstream gateway", "gateway.port", problem) from None
+        finally:
+            with trio.CancelScope(shield=True):
+                for each in upstreams:
+                    await each.aclose()
+    return 0
