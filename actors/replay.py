@@ -71,6 +71,11 @@ class Replay:
         self._patience = GRACE_S
         self._over = False
 
+    @property
+    def position(self) -> Position:
+        """The place behind what was taken so far."""
+        return self._position
+
     async def begin(self) -> Start:
         """Find the place. Raises `GapError`, `UnknownSession`, `StoreError`."""
         after, epoch = self._asked

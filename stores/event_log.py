@@ -12,6 +12,7 @@ import msgspec
 
 from midstream.messages.errors import StoreError
 from midstream.messages.event_log import Block
+from midstream.messages.repair import repaired
 from midstream.stores.store import Append, Log, RequireFence, Store, encode
 
 PAGE = 32
@@ -36,10 +37,11 @@ async def read_tail(store: Store, session_id: str) -> LogTail:
 
 def append_operations(session_id: str, block: Block, length: int) -> tuple[RequireFence, Append]:
     """What keeps one more block behind `length` others, for the owner of its epoch."""
-    return (
-        RequireFence(session_id, block.epoch),
-        Append(Log.EVENTS, session_id, (encode(block),), length),
-    )
+    try:
+        entry = encode(block)
+    except StoreError:  # a lone surrogate
+        entry = encode(repaired(block))
+    return RequireFence(session_id, block.epoch), Append(Log.EVENTS, session_id, (entry,), length)
 
 
 class LogReader:
