@@ -66,7 +66,8 @@ def sendable_parts(
     if to == "anthropic":
         kept = _anthropic(kept, (*kept, *run), paused=paused)
     elif to == "openai_responses":
-        kept = _openai_responses(kept)
+        # Citations ride on Anthropic's text; here every opaque part is an item of its own.
+        kept = _openai_responses([part for part in kept if not _is_citations(part)])
     return tuple(kept) if any(_carries(part, to) for part in kept) else ()
 
 
@@ -99,7 +100,11 @@ def _carries(part: AnyPart, to: str) -> bool:
     """Whether a message that holds but this part says anything to its provider."""
     if _is_neutral(part):
         return True
-    return isinstance(part, OpaquePart) and to != "openai_chat" and part.kind != "citations"
+    return isinstance(part, OpaquePart) and to != "openai_chat" and not _is_citations(part)
+
+
+def _is_citations(part: AnyPart) -> bool:
+    return isinstance(part, OpaquePart) and part.kind == "citations"
 
 
 def _anthropic(parts: list[AnyPart], run: Sequence[AnyPart], *, paused: bool) -> list[AnyPart]:
@@ -135,18 +140,26 @@ def _calls_last(parts: list[AnyPart]) -> list[AnyPart]:
 def _paired_server_tools(
     parts: list[AnyPart], run: Sequence[AnyPart], *, paused: bool
 ) -> list[AnyPart]:
-    tools = [_server_tool(part) for part in run]
-    uses = {fields["id"] for fields in tools if "id" in fields}
-    answered = {fields["tool_use_id"] for fields in tools if "tool_use_id" in fields}
+    elsewhere = [_server_tool(part) for part in run if part not in parts]
+    uses = {fields["id"] for fields in elsewhere if "id" in fields}
+    answered = {fields["tool_use_id"] for fields in elsewhere if "tool_use_id" in fields}
     calling = {_caller(part).get("tool_id") for part in _calls(run)}
+    places: dict[str, int] = {}
+    for place, part in enumerate(parts):
+        fields = _server_tool(part)
+        if "id" in fields:
+            places.setdefault(fields["id"], place)
+        elif places.get(fields.get("tool_use_id", ""), place) < place:
+            answered.add(fields["tool_use_id"])
 
-    def keeps(part: AnyPart) -> bool:
+    def keeps(place: int, part: AnyPart) -> bool:
         fields = _server_tool(part)
         if "tool_use_id" in fields:
-            return fields["tool_use_id"] in uses
+            use = fields["tool_use_id"]
+            return use in uses or places.get(use, place) < place
         return "id" not in fields or paused or fields["id"] in answered | calling
 
-    return [part for part in parts if keeps(part)]
+    return [part for place, part in enumerate(parts) if keeps(place, part)]
 
 
 def _caller(call: ToolCallPart) -> dict[str, Any]:
