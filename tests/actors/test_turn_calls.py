@@ -249,7 +249,7 @@ def test_a_session_that_goes_while_calls_run_says_what_is_known_of_them() -> Non
     course = running("work", "work")
     course.receive(returned("c2"))
     last = course.turn.abandon("stopped", 0.0, crashed=False)
-    assert last is not None
+    assert isinstance(last, Record)
     results = [item for item in last.recording.items if isinstance(item, ToolResultItem)]
     assert [result.content for result in results] == [OUTCOME_UNKNOWN, "result of c2"]
     assert_paired([*course.items, *last.recording.items])
@@ -372,7 +372,7 @@ def test_whatever_comes_in_whatever_order_the_conversation_is_valid(seed: int) -
         return
     writing = isinstance(course.turn.phase, Writing)
     last = course.turn.abandon("stopped", 0.0, crashed=False)
-    assert last is not None
+    assert isinstance(last, Record)
     if not writing:
         assert_paired([*course.items, *last.recording.items])
         return
