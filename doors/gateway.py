@@ -1,7 +1,7 @@
 """The HTTP gateway: a client of OpenAI or Anthropic talks through it, and rules listen.
 
 `gateway_app` is a Starlette application for Hypercorn's trio worker. It owns nothing but its
-upstreams: each request is one task tree, in which one task reads the upstream and writes the
+upstreams and what it remembers of sessions: each request is one task tree, in which one task reads the upstream and writes the
 client, one watches whether the client is still there, and one keeps a waiting client alive.
 What goes out, what is held and what is tried again, `gateway_exchange.py` decides. A client
 that leaves ends its tree, and with it the connection to the upstream.
@@ -21,6 +21,7 @@ from midstream.doors.gateway_chat import ChatWire
 from midstream.doors.gateway_client import BodyTooLarge, Client, ClientGone
 from midstream.doors.gateway_exchange import Exchange, GatewayRules, Phase
 from midstream.doors.gateway_responses import ResponsesWire
+from midstream.doors.gateway_sessions import GatewaySessions, session_key
 from midstream.doors.gateway_upstream import Answer, Upstream, UpstreamFailed
 from midstream.doors.gateway_wire import Json, Wire
 from midstream.messages.failure import FailureKind, ProviderFailure
@@ -102,6 +103,7 @@ class Gateway:
         self._rules = rules
         self._on_finished = on_finished
         self._keep_alive_s = keep_alive_s
+        self._sessions = GatewaySessions(rules.cwd, rules.home)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -136,7 +138,7 @@ class Gateway:
                 if wire is None or body is None:
                     await self._relay_unwatched(client, path, upstream, wire, raw)
                 else:
-                    request = _Request(client, path, upstream, wire, body, raw)
+                    request = _Request(client, path, upstream, wire, body, raw, self._sessions)
                     await self._converse(request, nursery)
                 nursery.cancel_scope.cancel()
         except* OSError:
@@ -167,7 +169,7 @@ class Gateway:
             self._rules,
             request.sent_body,
             streams=request.streams,
-            recorded={},
+            recorded=request.recorded,
             turn=request.turn,
             now_s=trio.current_time(),
         )
@@ -176,6 +178,7 @@ class Gateway:
         try:
             await conversation.run()
         finally:
+            self._sessions.learn(request.session, exchange.reminders, request.turn)
             await self._report(request, exchange, conversation)
 
     async def _report(
@@ -236,7 +239,14 @@ class _Request:
     """A watched request as it came, and as it goes on."""
 
     def __init__(
-        self, client: Client, path: str, upstream: Upstream, wire: Wire, body: Json, raw: bytes
+        self,
+        client: Client,
+        path: str,
+        upstream: Upstream,
+        wire: Wire,
+        body: Json,
+        raw: bytes,
+        sessions: GatewaySessions,
     ) -> None:
         self.client = client
         self.path = path
@@ -245,9 +255,10 @@ class _Request:
         self.body = body
         self.began_at_s = trio.current_time()
         self.streams = bool(body.get("stream"))
-        self.sent_body = body
+        self.session = session_key(client.shown_headers, body)
+        self.sent_body, self.recorded = sessions.prepare(wire, self.session, body)
         if wire.format == "anthropic":
-            self.sent_body = without_unsigned_thinking(body)
+            self.sent_body = without_unsigned_thinking(self.sent_body)
         self.raw = raw if self.sent_body is body else msgspec.json.encode(self.sent_body)
         key = messages_key(body)
         entries = list_of(body.get(key)) if key else []

@@ -94,6 +94,9 @@ class GatewayRules:
         )
 
 
+_REMINDING = (VerdictAction.FOLD, VerdictAction.DEFER)
+
+
 class Phase(Enum):
     """Where an exchange is."""
 
@@ -134,6 +137,7 @@ class Exchange:
     `body` is the client's request. `streams` says whether the client reads a stream; one
     that waits for the whole answer gets nothing of an attempt that is cut. `recorded` are
     the rules whose reminders are in the body, with the turn of each; `now_s` is any clock.
+    `reminders` are the verdicts of the last attempt that the model is still to be told of.
     """
 
     def __init__(
@@ -172,12 +176,14 @@ class Exchange:
         self.failure: ProviderFailure | None = None
         self.capped: str | None = None
         self.verdicts: list[Verdict] = []
+        self.reminders: list[Verdict] = []
 
     # --- one attempt
 
     def begin(self) -> None:
         """A stream begins. `attempts` counts them."""
         self.attempts += 1
+        self.reminders = []
         self._attempt = _Attempt(self._wire)
         self._watch.begin()
         self._policy = next_attempt(self._policy, self._recorded)
@@ -392,6 +398,7 @@ class Exchange:
         state = msgspec.structs.replace(self._policy, recorded=recorded)
         self._policy, verdicts = decide(state, self._rules.policy, matches, self._turn)
         self.verdicts += verdicts
+        self.reminders += [v for v in verdicts if v.action in _REMINDING]
         violations = tuple(
             verdict
             for verdict in verdicts

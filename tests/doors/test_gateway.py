@@ -1,16 +1,18 @@
 """The gateway as its users have it: official clients, real sockets, a server behind it."""
 
+from typing import Any
+
 import httpx2
 import msgspec
 import pytest
 import trio
 from anthropic import AsyncAnthropic
 from gateway_streams import Call, anthropic_stream, chat_stream, responses_stream
-from gateway_world import Reply, gateway_rules, gateway_world, rule
+from gateway_world import FIXTURES, Reply, gateway_rules, gateway_world, needs_fixtures, rule
 from openai import AsyncOpenAI
 
 from midstream.messages.verdict import VerdictAction
-from midstream.rules.rule import Action
+from midstream.rules.rule import Action, InterruptMode
 
 # The official OpenAI client leaves its generators to the garbage collector after [DONE].
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
@@ -230,3 +232,83 @@ async def test_a_shadow_rule_holds_nothing_and_changes_nothing(protocol: str) ->
         done = await world.finished()
     assert [verdict.action for verdict in done.exchange.verdicts] == [VerdictAction.OBSERVE]
     assert len(world.upstream.asked) == 1
+
+
+RESULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "anthropic": (
+        "messages",
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "call_bad", "content": "done"}],
+        },
+    ),
+    "chat": ("messages", {"role": "tool", "tool_call_id": "call_bad", "content": "done"}),
+    "responses": (
+        "input",
+        {"type": "function_call_output", "call_id": "call_bad", "output": "done"},
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+async def test_a_reminder_that_cuts_nothing_is_told_with_the_result_of_its_call(
+    protocol: str,
+) -> None:
+    stream = CLIENTS[protocol][1]
+    gentle = rule(r"SECRET-\d+", mode=InterruptMode.NEVER)
+    key, result = RESULTS[protocol]
+    asks = {"role": "user", "content": "Go"}
+    first: dict[str, Any] = {key: [asks], "model": "m", "stream": True}
+    then = {**first, key: [asks, result]}
+    async with gateway_world(
+        Reply(stream(calls=[BAD_CALL])), Reply(stream(GOOD)), rules=gateway_rules(gentle)
+    ) as world, httpx2.AsyncClient(headers={"x-session-id": "s-1"}) as client:
+        for body in (first, then, then):
+            await client.post(world.url + PATHS[protocol], json=body)
+        other = {"x-session-id": "s-2"}
+        await client.post(world.url + PATHS[protocol], json=then, headers=other)
+    asked = [request.body.decode() for request in world.upstream.asked]
+    assert "Never say that word." not in asked[0]
+    for body in asked[1:3]:
+        assert body.count("Never say that word.") == 1
+        assert "done" in body
+    assert msgspec.json.decode(asked[3]) == then
+
+
+async def test_the_base_path_answers_and_a_websocket_is_refused_at_once() -> None:
+    async with gateway_world(Reply()) as world, httpx2.AsyncClient() as client:
+        assert (await client.head(world.url)).status_code == 200
+        assert (await client.get(f"{world.url}/up")).status_code == 200
+        assert (await client.get(f"{world.url}/elsewhere")).status_code == 404
+        upgrade = {
+            "connection": "upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+            "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+        }
+        refused = await client.get(f"{world.url}/v1/responses", headers=upgrade)
+        assert refused.status_code == 404
+    assert not world.upstream.asked
+
+
+def recorded_requests() -> list[dict[str, Any]]:
+    files = sorted((FIXTURES / "client-requests").glob("*.json"))
+    requests = [request for file in files for request in msgspec.json.decode(file.read_bytes())]
+    return [request for request in requests if request["method"] == "POST"]
+
+
+@needs_fixtures
+async def test_what_real_clients_send_goes_through_as_it_is() -> None:
+    sent: list[bytes] = []
+    async with gateway_world(Reply([b"{}"], content_type="application/json")) as world:
+        async with httpx2.AsyncClient() as client:
+            for request in recorded_requests():
+                target = request["target"]
+                target = target if target.startswith("/v1/") else f"/v1{target}"
+                sent.append(msgspec.json.encode(request["body"]))
+                hop = ("host", "content-length", "connection")
+                headers = [(n, v) for n, v in request["headers"] if n.lower() not in hop]
+                answer = await client.post(world.url + target, content=sent[-1], headers=headers)
+                assert answer.status_code == 200, target
+    assert [asked.body for asked in world.upstream.asked] == sent
+    assert len(sent) > 30
