@@ -7,18 +7,16 @@ provider: connection, stream, and the connection being closed in the middle of i
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from midstream.cli.demo_streams import PROMPTS, Answer, events
+from midstream.doors.http import serve_http
 
 
 class DemoModel:
@@ -51,19 +49,8 @@ async def demo_server(pause_s: float) -> AsyncGenerator[str]:
     """Serve on a free port of the loopback interface; yields the base URL."""
     model = DemoModel(pause_s)
     app = Starlette(routes=[Route("/v1/messages", model.messages, methods=["POST"])])
-    config = Config()
-    config.bind = ["127.0.0.1:0"]
-    config.loglevel = "ERROR"
-    config.graceful_timeout = 0.1
-    async with trio.open_nursery() as nursery:
-        over = trio.Event()
-        served: Any = partial(serve, app, config, shutdown_trigger=over.wait)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]  # a Starlette app is an ASGI app
-        urls: list[str] = await nursery.start(served)
-        try:
-            yield urls[0]
-        finally:
-            over.set()
-            nursery.cancel_scope.deadline = trio.current_time() + 1.0
+    async with serve_http(app, "127.0.0.1", 0) as url:
+        yield url
 
 
 def _first_text(body: dict[str, Any]) -> str:

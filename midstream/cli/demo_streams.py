@@ -73,7 +73,7 @@ PROMPTS = {
 
 def events(answer: Answer, number: int) -> Iterator[bytes]:
     """The answer as server-sent events, one after the other."""
-    message = {
+    message: dict[str, Any] = {
         "id": f"msg_demo_{number}",
         "type": "message",
         "role": "assistant",
@@ -98,7 +98,12 @@ def events(answer: Answer, number: int) -> Iterator[bytes]:
 
 
 def _call(answer: Answer, number: int) -> Iterator[bytes]:
-    block = {"type": "tool_use", "id": f"toolu_demo_{number}", "name": "write", "input": {}}
+    block: dict[str, Any] = {
+        "type": "tool_use",
+        "id": f"toolu_demo_{number}",
+        "name": "write",
+        "input": {},
+    }
     yield _event("content_block_start", index=1, content_block=block)
     arguments = json.dumps({"path": answer.path, "content": answer.content})
     for piece in ("", *_pieces(arguments)):
