@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -38,20 +38,27 @@ class ReportHost:
         return self.bodies(path)[count - 1]
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """One connection, one request after the other."""
-        received = b""
+        """One connection. A babysitter that stops leaves in the middle of its requests."""
         async with stream:
-            while True:
-                head, received = await self._head(stream, received)
-                if head is None:
+            with suppress(trio.BrokenResourceError):
+                await self._serve(stream)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        received = b""
+        while True:
+            head, received = await self._head(stream, received)
+            if head is None:
+                return
+            path, headers = head
+            length = int(headers.get("content-length", "0"))
+            while len(received) < length:
+                data = await stream.receive_some()
+                if not data:
                     return
-                path, headers = head
-                length = int(headers.get("content-length", "0"))
-                while len(received) < length:
-                    received += await stream.receive_some()
-                body, received = received[:length], received[length:]
-                if not await self._reply(stream, path, headers, json.loads(body)):
-                    return
+                received += data
+            body, received = received[:length], received[length:]
+            if not await self._reply(stream, path, headers, json.loads(body)):
+                return
 
     async def _head(
         self, stream: trio.SocketStream, received: bytes
