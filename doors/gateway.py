@@ -1,7 +1,7 @@
 """The HTTP gateway: a client of OpenAI or Anthropic talks through it, and rules listen.
 
 `gateway_app` is a Starlette application for Hypercorn's trio worker. It owns nothing but its
-upstreams and what it remembers of sessions: each request is one task tree, in which one task reads the upstream and writes the
+upstreams, what it remembers of sessions, and who has to wait: each request is one task tree, in which one task reads the upstream and writes the
 client, one watches whether the client is still there, and one keeps a waiting client alive.
 What goes out, what is held and what is tried again, `gateway_exchange.py` decides. A client
 that leaves ends its tree, and with it the connection to the upstream.
@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import Receive, Scope, Send
 
 from midstream.doors.gateway_anthropic import AnthropicWire, without_unsigned_thinking
+from midstream.doors.gateway_backoff import Windows, window_key
 from midstream.doors.gateway_chat import ChatWire
 from midstream.doors.gateway_client import BodyTooLarge, Client, ClientGone
 from midstream.doors.gateway_exchange import Exchange, GatewayRules, Phase
@@ -104,6 +105,7 @@ class Gateway:
         self._on_finished = on_finished
         self._keep_alive_s = keep_alive_s
         self._sessions = GatewaySessions(rules.cwd, rules.home)
+        self._windows = Windows()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -164,6 +166,14 @@ class Gateway:
             await _give_up(client, wire, error.failure)
 
     async def _converse(self, request: "_Request", nursery: trio.Nursery) -> None:
+        window = window_key(request.upstream.name, request.client)
+        wait_s = self._windows.wait_s(window)
+        if wait_s is not None:
+            problem = f"{request.upstream.name} is out of quota; midstream asks again then"
+            failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
+            retry_after = [(b"retry-after", str(wait_s).encode())]
+            await request.client.answer_json(429, request.wire.error_body(failure), retry_after)
+            return
         exchange = Exchange(
             request.wire,
             self._rules,
@@ -178,6 +188,9 @@ class Gateway:
         try:
             await conversation.run()
         finally:
+            failure = conversation.failure or exchange.failure
+            if request.client.ended:
+                self._windows.hear(window, request.began_at_s, failure)
             self._sessions.learn(request.session, exchange.reminders, request.turn)
             await self._report(request, exchange, conversation)
 

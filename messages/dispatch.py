@@ -21,6 +21,9 @@ from midstream.messages.timestamps import format_timestamp, parse_timestamp
 DISPATCH_STATUS_ID = "dispatch-status"
 RATE_LIMIT_TAG = "rate-limit"
 
+GATEWAY_TRIGGER = "gateway"
+"""`metadata.trigger` of a request that went through the HTTP gateway."""
+
 
 class DispatchState(StrEnum):
     RUNNING = "running"
@@ -115,6 +118,9 @@ def end_of(
     `late_tag` is that of a report which came too late to change the record: a spent quota
     is true whoever was first (14.7).
     """
+    if (record.metadata or {}).get("trigger") == GATEWAY_TRIGGER:
+        # Its clients bring keys of their own: the gateway has a window for each of them.
+        return NeutralEnd(session_id=record.id)
     late = late_tag is not None and late_tag.kind == RATE_LIMIT_TAG
     if late or record.status is SessionStatus.RATE_LIMITED:
         tag = late_tag if late else record.termination_tag

@@ -20,6 +20,7 @@ from midstream.doors.gateway import Finished
 from midstream.doors.gateway_exchange import GatewayRules
 from midstream.doors.gateway_metrics import GatewayMetrics
 from midstream.doors.gateway_upstream import Upstream
+from midstream.messages.dispatch import GATEWAY_TRIGGER
 from midstream.messages.enrolment import Enrolment, ending, opening
 from midstream.messages.errors import ConfigError, MidstreamError
 from midstream.messages.events import SessionEnded
@@ -161,7 +162,7 @@ class GatewayRecords:
         session_id = self._ids.session_id()
         rules = dict.fromkeys(verdict.rule for verdict in finished.exchange.verdicts)
         metadata = {
-            "trigger": "gateway",
+            "trigger": GATEWAY_TRIGGER,
             "upstream": finished.upstream,
             "protocol": finished.wire.format,
             "model": finished.exchange.outcome.model or finished.body.get("model"),

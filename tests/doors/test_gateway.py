@@ -223,11 +223,11 @@ async def test_what_no_rule_concerns_passes_with_its_headers_and_its_query() -> 
 async def test_a_shadow_rule_holds_nothing_and_changes_nothing(protocol: str) -> None:
     stream = CLIENTS[protocol][1](BAD)
     shadow = rule(r"SECRET-\d+", action=Action.OBSERVE)
-    async with gateway_world(Reply(stream), rules=gateway_rules(shadow)) as world:
-        async with httpx2.AsyncClient() as client:
-            answer = await client.post(
-                world.url + PATHS[protocol], json={"stream": True, "model": "m"}
-            )
+    async with (
+        gateway_world(Reply(stream), rules=gateway_rules(shadow)) as world,
+        httpx2.AsyncClient() as client,
+    ):
+        answer = await client.post(world.url + PATHS[protocol], json={"stream": True, "model": "m"})
         assert answer.content == b"".join(stream)
         done = await world.finished()
     assert [verdict.action for verdict in done.exchange.verdicts] == [VerdictAction.OBSERVE]
@@ -260,9 +260,12 @@ async def test_a_reminder_that_cuts_nothing_is_told_with_the_result_of_its_call(
     asks = {"role": "user", "content": "Go"}
     first: dict[str, Any] = {key: [asks], "model": "m", "stream": True}
     then = {**first, key: [asks, result]}
-    async with gateway_world(
-        Reply(stream(calls=[BAD_CALL])), Reply(stream(GOOD)), rules=gateway_rules(gentle)
-    ) as world, httpx2.AsyncClient(headers={"x-session-id": "s-1"}) as client:
+    async with (
+        gateway_world(
+            Reply(stream(calls=[BAD_CALL])), Reply(stream(GOOD)), rules=gateway_rules(gentle)
+        ) as world,
+        httpx2.AsyncClient(headers={"x-session-id": "s-1"}) as client,
+    ):
         for body in (first, then, then):
             await client.post(world.url + PATHS[protocol], json=body)
         other = {"x-session-id": "s-2"}
@@ -300,15 +303,42 @@ def recorded_requests() -> list[dict[str, Any]]:
 @needs_fixtures
 async def test_what_real_clients_send_goes_through_as_it_is() -> None:
     sent: list[bytes] = []
-    async with gateway_world(Reply([b"{}"], content_type="application/json")) as world:
-        async with httpx2.AsyncClient() as client:
-            for request in recorded_requests():
-                target = request["target"]
-                target = target if target.startswith("/v1/") else f"/v1{target}"
-                sent.append(msgspec.json.encode(request["body"]))
-                hop = ("host", "content-length", "connection")
-                headers = [(n, v) for n, v in request["headers"] if n.lower() not in hop]
-                answer = await client.post(world.url + target, content=sent[-1], headers=headers)
-                assert answer.status_code == 200, target
+    async with (
+        gateway_world(Reply([b"{}"], content_type="application/json")) as world,
+        httpx2.AsyncClient() as client,
+    ):
+        for request in recorded_requests():
+            target = request["target"]
+            target = target if target.startswith("/v1/") else f"/v1{target}"
+            sent.append(msgspec.json.encode(request["body"]))
+            hop = ("host", "content-length", "connection")
+            headers = [(n, v) for n, v in request["headers"] if n.lower() not in hop]
+            answer = await client.post(world.url + target, content=sent[-1], headers=headers)
+            assert answer.status_code == 200, target
     assert [asked.body for asked in world.upstream.asked] == sent
     assert len(sent) > 30
+
+
+@pytest.mark.parametrize("status", [429, 529])
+async def test_while_a_key_is_out_of_quota_the_upstream_is_left_alone(status: int) -> None:
+    spent = Reply(
+        [b'{"type":"error","error":{"type":"rate_limit_error","message":"Slow down"}}'],
+        status=status,
+        content_type="application/json",
+        headers=[("retry-after", "30")],
+    )
+    async with (
+        gateway_world(spent, Reply(anthropic_stream(GOOD))) as world,
+        httpx2.AsyncClient() as client,
+    ):
+        url, body = f"{world.url}/v1/messages", {"model": "m", "stream": True}
+        mine, theirs = {"x-api-key": "sk-mine"}, {"x-api-key": "sk-theirs"}
+        first = await client.post(url, json=body, headers=mine)
+        waiting = await client.post(url, json=body, headers=mine)
+        other = await client.post(url, json=body, headers=theirs)
+    assert first.status_code == status
+    assert waiting.status_code == 429
+    assert 28 <= int(waiting.headers["retry-after"]) <= 30
+    assert waiting.json()["error"]["type"] == "rate_limit_error"
+    assert other.status_code == 200
+    assert len(world.upstream.asked) == 2

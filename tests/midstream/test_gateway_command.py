@@ -37,7 +37,11 @@ async def started(process: trio.Process) -> str:
 async def test_the_command_watches_counts_and_keeps_records(tmp_path: Path) -> None:
     (tmp_path / "no-secret.md").write_text(RULE)
     upstream = ScriptedUpstream(
-        [Reply(anthropic_stream("It is SECRET-12.")), Reply(anthropic_stream("I may not."))]
+        [
+            Reply(anthropic_stream("It is SECRET-12.")),
+            Reply(anthropic_stream("I may not.")),
+            Reply([b"{}"], status=429, content_type="application/json"),
+        ]
     )
     async with trio.open_nursery() as nursery:
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -54,6 +58,7 @@ async def test_the_command_watches_counts_and_keeps_records(tmp_path: Path) -> N
                 body = {"model": "claude-x", "stream": True, "messages": []}
                 key = {"x-api-key": "sk-ant-very-secret"}
                 answer = await client.post(f"{url}/v1/messages", json=body, headers=key)
+                await client.post(f"{url}/v1/messages", json=body, headers={"x-api-key": "other"})
                 assert (await client.head(url)).status_code == 200
                 assert (await client.get(f"{url}/healthz")).json() == {"status": "ok"}
                 metrics = (await client.get(f"{url}/metrics")).text
@@ -68,7 +73,11 @@ async def test_the_command_watches_counts_and_keeps_records(tmp_path: Path) -> N
         [*base, "sessions", "list", "--json"], capture_stdout=True, cwd=tmp_path, env=os.environ
     )
     assert b'"completed"' in listed.stdout
-    assert b"claude-x" in listed.stdout or b'"gateway"' in listed.stdout
+    assert b'"rate-limited"' in listed.stdout
+    status = await trio.run_process(
+        [*base, "status", "--json"], capture_stdout=True, cwd=tmp_path, env=os.environ
+    )
+    assert b'"paused"' not in status.stdout  # a client's quota is no pause of this host
     kept = b"".join(file.read_bytes() for file in (tmp_path / ".midstream").glob("*.sqlite3*"))
     assert b"sk-ant-very-secret" not in kept
 
