@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 ROOMS := actors doors messages midstream providers rules stores supervisors
 
 .DEFAULT_GOAL := help
-.PHONY: help run test races check lint types imports wheel schema bench clean FORCE
+.PHONY: help run test races mutants check lint types imports wheel schema bench clean FORCE
 
 help:
 	@echo "make run    watch the demo: answers that break a rule are cut, corrected, finished"
 	@echo "make test   run the tests"
 	@echo "make races  the race tests under 20,000 schedules each (SEEDS=...)"
+	@echo "make mutants  take each guard away in a copy, and see that a test fails"
 	@echo "make check  lint, types and import rules"
 	@echo "make wheel  build the wheel, install it alone, and run the demo from it"
 	@echo "make bench  the benchmarks"
@@ -43,6 +44,9 @@ SEEDS ?= 20000
 
 races: $(VENV)/with-test
 	$(BIN)/pytest tests/races --races-seeds $(SEEDS) $(ARGS)
+
+mutants: $(VENV)/with-test
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 check: lint types imports
 

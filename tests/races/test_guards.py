@@ -1,0 +1,200 @@
+"""Guards against one order of things each, which are too rare to wait for.
+
+Each test puts an actor into the very situation that its guard is for. `tests/mutants.py`
+takes the guards away one by one.
+"""
+
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from scenes import CLEAN, NO_FOO
+from trio.testing import MockClock
+
+from midstream.actors.actor import Actor
+from midstream.actors.open_actor import open_actor
+from midstream.actors.outcome import Outcome
+from midstream.actors.retry_scheduler import RetryScheduler
+from midstream.actors.rule_matcher import RuleMatcher
+from midstream.actors.session import stops_first
+from midstream.actors.stop_latch import StopLatch
+from midstream.actors.stream_monitor import StreamMonitor
+from midstream.messages.conversation import ModelRequest, UserItem
+from midstream.messages.enrolment import Enrolment, record_unless_kept
+from midstream.messages.events import SessionEnded
+from midstream.messages.record import Fence, SessionStatus
+from midstream.messages.stream import AnyStreamMessage, BlockStarted, TextDelta
+from midstream.messages.work import (
+    AbortAttempt,
+    Cancel,
+    Detach,
+    ForgetTimers,
+    Interrupt,
+    RetryDue,
+    StartAttempt,
+    StartTimers,
+    StreamBatch,
+    StreamSettled,
+    WatchAttempt,
+    WatchedBatch,
+)
+from midstream.providers.scripted import Hang, ScriptedProvider
+from midstream.rules.policy import PolicySettings, PolicyState, next_attempt
+from midstream.rules.rule_set import RuleSet
+from midstream.rules.tool_arguments import ToolArguments
+from midstream.rules.watch import Watch
+from midstream.stores.conversations import ConversationBusy
+from midstream.testing.world import open_world
+
+REQUEST = ModelRequest(model="", items=(UserItem("hello"),))
+
+
+class Listener(Actor[Any]):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[msgspec.Struct] = []
+
+    async def handle(self, message: msgspec.Struct) -> None:
+        self.heard.append(message)
+
+
+def no_tools(call_id: str, tool: str) -> ToolArguments:
+    raise AssertionError("nothing is called here")
+
+
+def said(attempt: int, *messages: AnyStreamMessage) -> StreamBatch:
+    return StreamBatch(attempt, messages, 0.0)
+
+
+# --- the matcher
+
+
+async def heard_by_the_session(*mail: WatchAttempt | StreamBatch) -> list[int]:
+    """The attempts of the batches that the matcher passes on."""
+    session = Listener()
+    watch = Watch(RuleSet([NO_FOO]), no_tools, 1_000)
+    async with open_actor(session) as address:
+        matcher = RuleMatcher(watch, PolicySettings(), address)
+        async with open_actor(matcher) as matching:
+            for message in mail:
+                await matching.tell(message)
+            await trio.sleep(1.0)
+    return [message.attempt for message in session.heard if isinstance(message, WatchedBatch)]
+
+
+async def test_the_matcher_passes_on_nothing_of_an_attempt_that_it_does_not_watch(
+    autojump_clock: MockClock,
+) -> None:
+    begun = BlockStarted(0, "text")
+    passed = await heard_by_the_session(
+        WatchAttempt(2, 1, {}), said(1, begun), said(2, begun), said(1, TextDelta(0, "foo"))
+    )
+    assert passed == [2]
+
+
+async def test_the_matcher_passes_on_nothing_behind_a_verdict_that_cuts(
+    autojump_clock: MockClock,
+) -> None:
+    begun = BlockStarted(0, "text")
+    passed = await heard_by_the_session(
+        WatchAttempt(1, 1, {}), said(1, begun, TextDelta(0, "foo")), said(1, TextDelta(0, " more"))
+    )
+    assert passed == [1]
+
+
+# --- the monitor
+
+
+async def test_a_session_that_was_stopped_asks_nobody(autojump_clock: MockClock) -> None:
+    provider, latch, matcher = ScriptedProvider(CLEAN), StopLatch(), Listener()
+    async with open_actor(matcher) as address:
+        async with open_actor(StreamMonitor(provider, address, latch)) as monitor:
+            latch.set()
+            await monitor.tell(StartAttempt(1, REQUEST))
+            await trio.sleep(1.0)
+    assert provider.requests == []
+    assert matcher.heard == [StreamSettled(1)]
+
+
+async def test_an_order_to_start_that_was_aborted_unread_asks_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    provider, matcher = ScriptedProvider(CLEAN), Listener()
+    async with open_actor(matcher) as address:
+        async with open_actor(StreamMonitor(provider, address, StopLatch())) as monitor:
+            monitor.tell_nowait(StartAttempt(1, REQUEST))
+            monitor.tell_nowait(AbortAttempt(1))
+            await trio.sleep(1.0)
+    assert provider.requests == []
+    assert matcher.heard == [StreamSettled(1)]
+
+
+async def test_an_abort_of_an_older_attempt_leaves_the_live_one_alone(
+    autojump_clock: MockClock,
+) -> None:
+    provider, matcher = ScriptedProvider([BlockStarted(0, "text"), Hang()]), Listener()
+    async with open_actor(matcher) as address:
+        async with open_actor(StreamMonitor(provider, address, StopLatch())) as monitor:
+            await monitor.tell(StartAttempt(2, REQUEST))
+            await trio.sleep(1.0)
+            await monitor.tell(AbortAttempt(1))
+            await trio.sleep(1.0)
+            assert provider.live == 1
+            await monitor.tell(AbortAttempt(2))
+            await trio.sleep(1.0)
+            assert provider.live == 0
+
+
+# --- timers, stops, outcomes
+
+
+async def test_timers_that_were_forgotten_do_not_go_off(autojump_clock: MockClock) -> None:
+    session = Listener()
+    async with open_actor(session) as address, open_actor(RetryScheduler(address)) as scheduler:
+        await scheduler.tell(StartTimers(1, 10.0, 0.05))
+        await scheduler.tell(ForgetTimers())
+        await trio.sleep(60.0)
+    assert session.heard == []
+
+
+def test_a_stop_is_handled_before_whatever_waited_longer() -> None:
+    for stop in (Interrupt(), Cancel("enough")):
+        assert stops_first((RetryDue(1), Detach(), stop)) == [stop, Detach(), RetryDue(1)]
+
+
+def test_the_first_outcome_counts() -> None:
+    outcome = Outcome()
+    enrolment = Enrolment(
+        session_id="ses-1",
+        conversation_id="con-1",
+        provider="scripted",
+        started_at="2026-01-01T00:00:00.000Z",
+        fence=Fence(owner="host", token=1),
+    )
+    for status in (SessionStatus.COMPLETED, SessionStatus.FAILED):
+        ended = SessionEnded(status, "")
+        outcome.settle(ended, record_unless_kept(enrolment, ended))
+    assert outcome.ended is not None
+    assert outcome.ended.status is SessionStatus.COMPLETED
+
+
+def test_what_was_reserved_is_free_again_when_its_attempt_is_over() -> None:
+    state = PolicyState(reserved=frozenset({"no-foo"}))
+    assert next_attempt(state, {}).reserved == frozenset()
+
+
+# --- conversations
+
+
+async def test_a_conversation_that_is_being_answered_takes_no_second_prompt(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world([Hang()], CLEAN) as world:
+        first = world.animate("one", conversation_id="con-1")
+        with pytest.raises(ConversationBusy, match=first.handle.session_id):
+            world.animate("two", conversation_id="con-1")
+        await first.cancel()
+        await first.result()
+        await world.animate("two", conversation_id="con-1").result()
