@@ -1,10 +1,11 @@
 """The HTTP gateway: a client of OpenAI or Anthropic talks through it, and rules listen.
 
-`gateway_app` is a Starlette application for Hypercorn's trio worker. It owns nothing but its
-upstreams, what it remembers of sessions, and who has to wait: each request is one task tree, in which one task reads the upstream and writes the
-client, one watches whether the client is still there, and one keeps a waiting client alive.
-What goes out, what is held and what is tried again, `gateway_exchange.py` decides. A client
-that leaves ends its tree, and with it the connection to the upstream.
+`gateway_app` is a Starlette application for Hypercorn's trio worker. It owns its upstreams,
+what it remembers of sessions, and who has to wait. Each request is one task tree, in which one
+task reads the upstream and writes the client, one watches whether the client is still there,
+and one keeps a waiting client alive. What goes out, what is held and what is tried again,
+`gateway_exchange.py` decides. A client that leaves ends its tree, and with it the connection to
+the upstream.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -11,6 +11,7 @@ from gateway_streams import Call, anthropic_stream, chat_stream, responses_strea
 from gateway_world import FIXTURES, Reply, gateway_rules, gateway_world, needs_fixtures, rule
 from openai import AsyncOpenAI
 
+from midstream.messages.record import SessionStatus
 from midstream.messages.verdict import VerdictAction
 from midstream.rules.rule import Action, InterruptMode
 
@@ -342,3 +343,42 @@ async def test_while_a_key_is_out_of_quota_the_upstream_is_left_alone(status: in
     assert waiting.json()["error"]["type"] == "rate_limit_error"
     assert other.status_code == 200
     assert len(world.upstream.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sign"),
+    [("anthropic", b"event: ping"), ("chat", b": keep-alive"), ("responses", b": keep-alive")],
+)
+async def test_a_client_that_waits_for_what_is_held_hears_that_all_is_well(
+    protocol: str, sign: bytes
+) -> None:
+    begun = [
+        piece for piece in CLIENTS[protocol][1]("SECRET-1", size=20) if b"event: ping" not in piece
+    ]
+    at = next(number for number, piece in enumerate(begun) if b"SECRET" in piece)
+    unsure = rule(r"SECRET-\d+ and more")
+    async with gateway_world(
+        Reply(begun[: at + 1], hold=True), rules=gateway_rules(unsure), keep_alive_s=0.02
+    ) as world:
+        host, _, port = world.url.removeprefix("http://").partition(":")
+        client = await trio.open_tcp_stream(host, int(port))
+        received = b""
+        async with client:
+            head = f"POST {PATHS[protocol]} HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n"
+            await client.send_all(head.encode() + b'{"stream":true}')
+            with trio.fail_after(5):
+                while sign not in received:
+                    received += await client.receive_some()
+    assert b"SECRET" not in received
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+async def test_when_the_retries_are_spent_a_call_still_never_goes_out(protocol: str) -> None:
+    bad = CLIENTS[protocol][1](calls=[BAD_CALL])
+    async with gateway_world(Reply(bad), rules=gateway_rules(SECRET)) as world:
+        received = await finished_stream(world.url, protocol)
+        done = await world.finished()
+    assert b"SECRET" not in received
+    assert b"midstream ended this" in received
+    assert done.status is SessionStatus.CAPPED
+    assert len(world.upstream.asked) == 4
