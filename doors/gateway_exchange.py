@@ -246,7 +246,8 @@ class Exchange:
         """
         if self.phase is Phase.OVER:
             return b""
-        if self.phase is Phase.STREAMING and self._attempt.decoder.ending:
+        failed = self._attempt.heard.state is StreamState.FAILED
+        if self.phase is Phase.STREAMING and self._attempt.decoder.ending and not failed:
             return self.end()
         self._drop_held()
         self._count()
@@ -380,8 +381,8 @@ class Exchange:
             if isinstance(message, ToolCallFinished):
                 attempt.open_calls.discard(message.index)
             elif isinstance(message, StreamFailed):
-                self._drop_held()
-                if held is None:
+                if held is None or attempt.queue:
+                    # The upstream's own words may repeat what is held.
                     out.append(self.fail(message.failure))
                     return
                 self.failure = message.failure  # said in the upstream's own words

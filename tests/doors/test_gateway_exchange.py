@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from gateway_streams import event, responses_stream
 from gateway_world import FIXTURES, cut, gateway_rules, needs_fixtures, rule
 
 from midstream.doors.gateway import WIRES
@@ -86,3 +87,17 @@ def test_with_no_rule_close_to_matching_nothing_waits(path: str, file: Path) -> 
         assert out.startswith(frame.raw)
         sent += out
     assert not passing.holding
+
+
+def test_words_of_a_failing_upstream_do_not_carry_what_is_held() -> None:
+    """A `response.failed` repeats the output so far."""
+    begun = [p for p in responses_stream("It is SECRET-1") if b".done" not in p][:-1]
+    item = {"type": "message", "content": [{"type": "output_text", "text": "It is SECRET-1"}]}
+    error = {"code": "server_error", "message": "Broken"}
+    failed = {"id": "resp_1", "status": "failed", "output": [item], "error": error}
+    last = event({"type": "response.failed", "response": failed, "sequence_number": 99})
+    watched = gateway_rules(rule(r"SECRET-\d+ and more"))
+    out, passing = through(WIRES["/v1/responses"], watched, [*begun, last])
+    assert b"SECRET" not in out
+    assert b"Broken" in out
+    assert passing.failure is not None
