@@ -69,6 +69,7 @@ schema: $(VENV)/with-all
 bench: $(VENV)/with-test
 	$(BIN)/python bench/matching.py
 	$(BIN)/python bench/latency.py
+	$(BIN)/python bench/websocket.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -89,6 +89,12 @@ class Replay:
         self._position = start.position
         return start
 
+    async def ready(self) -> None:
+        """Wait for the next live events, if it is these that come next. Whoever has to wait
+        for something else before he takes them gets more at once. Raises `Lagged`."""
+        if self._live is not None:
+            await self._live.ready()
+
     async def take(self) -> list[SessionEvent]:
         """The next events, all that there are by now; waits for the first. Empty at the end.
 

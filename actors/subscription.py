@@ -105,7 +105,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> SessionEvent:
-        if not await self._wait():
+        if not await self.ready():
             raise StopAsyncIteration
         event = self._waiting.popleft()
         self._bytes -= event_bytes(event)
@@ -114,7 +114,7 @@ class Subscription:
 
     async def take(self) -> list[SessionEvent]:
         """All that waits; waits for the first. Empty at the end. Raises `Lagged`."""
-        if not await self._wait():
+        if not await self.ready():
             return []
         events = list(self._waiting)
         self._waiting.clear()
@@ -122,8 +122,8 @@ class Subscription:
         self._seen = events[-1].sequence
         return events
 
-    async def _wait(self) -> bool:
-        """Wait for events; False at the end."""
+    async def ready(self) -> bool:
+        """Wait until something waits; False at the end. Raises `Lagged`."""
         while not self._waiting:
             if self._lagged:
                 raise Lagged(self._seen)

@@ -52,6 +52,7 @@ class WebsocketDoor(Actor[AskStatus]):
             raise CannotListen(f"nobody can listen at {place}: {error.strerror}") from error
         self._urls = tuple(_url(listener, settings.tls) for listener in listeners)
         self.spawn(self._listen, [_with_tls(listener, settings.tls) for listener in listeners])
+        self.spawn(self._service.run)
         self.spawn(self._until_stopped)
 
     async def handle(self, message: AskStatus) -> None:

@@ -16,6 +16,7 @@ from midstream.actors.replay import Replay
 from midstream.actors.subscription import Lagged
 from midstream.doors.answers import Answer, AnswerBook
 from midstream.doors.session_host import SessionHost
+from midstream.doors.turnstile import Turnstile
 from midstream.doors.websocket_connection import (
     Admit,
     Carry,
@@ -30,6 +31,7 @@ from midstream.doors.websocket_requests import Carried, Once, Requests
 from midstream.messages import wire
 from midstream.messages.errors import MidstreamError
 from midstream.messages.event_log import joined
+from midstream.messages.events import SessionEvent
 from midstream.messages.wire import CloseCode
 from midstream.messages.wire_codec import Codec
 
@@ -60,6 +62,7 @@ class Peer:
         host: SessionHost,
         requests: Requests,
         answers: AnswerBook,
+        turnstile: Turnstile,
         on_welcome: Callable[[], None],
     ) -> None:
         self._websocket = websocket
@@ -68,6 +71,7 @@ class Peer:
         self._host = host
         self._requests = requests
         self._answers = answers
+        self._turnstile = turnstile
         self._on_welcome = on_welcome
         self._pumps: dict[str, _Pump] = {}
         self._slots = trio.CapacityLimiter(REQUESTS_AT_ONCE)
@@ -221,7 +225,7 @@ class Peer:
                 )
                 await self._send(wire.Ack(id=id, result=result))
                 id = None
-            while events := await replay.take():
+            while events := await self._next_events(replay):
                 for event in joined(events):
                     frame = wire.Event(
                         session=session,
@@ -244,6 +248,11 @@ class Peer:
                 after=refusal.after,
             )
         return None
+
+    async def _next_events(self, replay: Replay) -> list[SessionEvent]:
+        await replay.ready()
+        await self._turnstile.pass_through()
+        return await replay.take()
 
 
 class _Pump:

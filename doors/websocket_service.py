@@ -18,6 +18,7 @@ from trio_websocket import WebSocketConnection, WebSocketRequest, wrap_server_st
 from midstream.doors.answers import AnswerBook
 from midstream.doors.metered_stream import MeteredStream
 from midstream.doors.session_host import SessionHost
+from midstream.doors.turnstile import Turnstile
 from midstream.doors.websocket_access import Access
 from midstream.doors.websocket_connection import Close, Connection
 from midstream.doors.websocket_peer import Peer
@@ -101,6 +102,7 @@ class WebsocketService:
         self._host = host
         self._settings = settings
         self._answers = AnswerBook(spawn)
+        self._turnstile = Turnstile()
         self._requests = Requests(host, lambda: (self.connections, self.subscriptions))
         self._visits: dict[_Visit, None] = {}
         self._nobody_here = trio.Event()
@@ -115,6 +117,10 @@ class WebsocketService:
     def subscriptions(self) -> int:
         """How many sessions they follow, all together."""
         return sum(visit.peer.subscriptions for visit in self._visits if visit.peer)
+
+    async def run(self) -> None:
+        """Has to run beside what is served."""
+        await self._turnstile.run()
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection to its end, and close it. Raises nothing of its own."""
@@ -217,6 +223,7 @@ class WebsocketService:
             self._host,
             self._requests,
             self._answers,
+            self._turnstile,
             visit.welcome,
         )
 

@@ -54,6 +54,7 @@ async def open_wire(
             nursery.start_soon(function)
 
         service = WebsocketService(RuntimeHost(runtime), settings, spawn)
+        nursery.start_soon(service.run)
         try:
             yield Wire(service, nursery)
         finally:
