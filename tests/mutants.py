@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ROOMS = ("actors", "doors", "messages", "providers", "rules", "stores", "supervisors")
 WORKERS = 2
-DEADLINE_S = 240
+DEADLINE_S = 120
 
 TURN = (
     "tests/actors/test_turn.py",
@@ -35,7 +35,7 @@ TURN = (
     "tests/races/test_models.py",
 )
 ABORT = ("tests/races/test_abort_races.py",)
-STOPS = ("tests/midstream/test_races.py", *ABORT)
+STOPS = ("tests/races/test_guards.py", "tests/midstream/test_races.py", *ABORT)
 RECORD = ("tests/messages/test_record.py", "tests/stores/test_conversations.py")
 PAUSE = ("tests/messages/test_dispatch.py",)
 MATCHING = ("tests/rules/test_cut_independence.py", "tests/rules/test_automaton.py")
@@ -142,7 +142,7 @@ MUTANTS = (
         "actors/rule_matcher.py",
         "case StreamBatch(attempt) if attempt == self._attempt:",
         "case StreamBatch(attempt):",
-        ("tests/races/test_abort_races.py", "tests/races/test_guards.py"),
+        ("tests/races/test_guards.py",),
     ),
     Mutant(
         "the matcher goes on behind a cut",
@@ -189,7 +189,7 @@ MUTANTS = (
         "actors/session.py",
         "for message in stops_first(messages):",
         "for message in messages:",
-        ("tests/races/test_guards.py", *STOPS),
+        STOPS,
     ),
     Mutant(
         "a stop is not known to who opens streams",
@@ -537,7 +537,7 @@ class Copy:
         command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
         try:
             done = subprocess.run(
-                [*command, "--races-seeds", "150", *tests],
+                [*command, "--races-seeds", "60", *tests],
                 cwd=self.place,
                 env=environment,
                 capture_output=True,

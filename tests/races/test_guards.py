@@ -109,11 +109,13 @@ async def test_the_matcher_passes_on_nothing_behind_a_verdict_that_cuts(
 
 async def test_a_session_that_was_stopped_asks_nobody(autojump_clock: MockClock) -> None:
     provider, latch, matcher = ScriptedProvider(CLEAN), StopLatch(), Listener()
-    async with open_actor(matcher) as address:
-        async with open_actor(StreamMonitor(provider, address, latch)) as monitor:
-            latch.set()
-            await monitor.tell(StartAttempt(1, REQUEST))
-            await trio.sleep(1.0)
+    async with (
+        open_actor(matcher) as address,
+        open_actor(StreamMonitor(provider, address, latch)) as monitor,
+    ):
+        latch.set()
+        await monitor.tell(StartAttempt(1, REQUEST))
+        await trio.sleep(1.0)
     assert provider.requests == []
     assert matcher.heard == [StreamSettled(1)]
 
@@ -122,11 +124,13 @@ async def test_an_order_to_start_that_was_aborted_unread_asks_nobody(
     autojump_clock: MockClock,
 ) -> None:
     provider, matcher = ScriptedProvider(CLEAN), Listener()
-    async with open_actor(matcher) as address:
-        async with open_actor(StreamMonitor(provider, address, StopLatch())) as monitor:
-            monitor.tell_nowait(StartAttempt(1, REQUEST))
-            monitor.tell_nowait(AbortAttempt(1))
-            await trio.sleep(1.0)
+    async with (
+        open_actor(matcher) as address,
+        open_actor(StreamMonitor(provider, address, StopLatch())) as monitor,
+    ):
+        monitor.tell_nowait(StartAttempt(1, REQUEST))
+        monitor.tell_nowait(AbortAttempt(1))
+        await trio.sleep(1.0)
     assert provider.requests == []
     assert matcher.heard == [StreamSettled(1)]
 
@@ -135,16 +139,18 @@ async def test_an_abort_of_an_older_attempt_leaves_the_live_one_alone(
     autojump_clock: MockClock,
 ) -> None:
     provider, matcher = ScriptedProvider([BlockStarted(0, "text"), Hang()]), Listener()
-    async with open_actor(matcher) as address:
-        async with open_actor(StreamMonitor(provider, address, StopLatch())) as monitor:
-            await monitor.tell(StartAttempt(2, REQUEST))
-            await trio.sleep(1.0)
-            await monitor.tell(AbortAttempt(1))
-            await trio.sleep(1.0)
-            assert provider.live == 1
-            await monitor.tell(AbortAttempt(2))
-            await trio.sleep(1.0)
-            assert provider.live == 0
+    async with (
+        open_actor(matcher) as address,
+        open_actor(StreamMonitor(provider, address, StopLatch())) as monitor,
+    ):
+        await monitor.tell(StartAttempt(2, REQUEST))
+        await trio.sleep(1.0)
+        await monitor.tell(AbortAttempt(1))
+        await trio.sleep(1.0)
+        assert provider.live == 1
+        await monitor.tell(AbortAttempt(2))
+        await trio.sleep(1.0)
+        assert provider.live == 0
 
 
 # --- timers, stops, outcomes
@@ -196,5 +202,3 @@ async def test_a_conversation_that_is_being_answered_takes_no_second_prompt(
         with pytest.raises(ConversationBusy, match=first.handle.session_id):
             world.animate("two", conversation_id="con-1")
         await first.cancel()
-        await first.result()
-        await world.animate("two", conversation_id="con-1").result()

@@ -96,7 +96,7 @@ class TurnMachine(RuleBasedStateMachine):
         session = TurnSettings(conversation_id="con-1", provider="p", format="anthropic", model="m")
         self.turn = Turn(msgspec.structs.replace(session, budget=budget), (), {}, 0, 0.0)
         self.open_stream: int | None = None
-        self.newest = 0
+        self.newest: int = 0
         self.cut: set[int] = set()
         self.writing: Record | None = None
         self.stopped = False
