@@ -5,7 +5,8 @@
 """
 
 import json
-from typing import Any
+from inspect import cleandoc
+from typing import Any, cast
 
 import msgspec
 
@@ -29,6 +30,20 @@ def wire_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as the text of its file."""
-    return json.dumps(wire_schema(), indent=2, ensure_ascii=False) + "\n"
+    """The schema as the text of its file, the same in every version of Python: since 3.13
+    docstrings come without their indentation."""
+    return json.dumps(_dedented(wire_schema()), indent=2, ensure_ascii=False) + "\n"
 
+
+def _dedented(value: Any) -> Any:
+    if isinstance(value, dict):
+        entries = cast(dict[str, Any], value)
+        return {
+            key: cleandoc(entry)
+            if key == "description" and isinstance(entry, str)
+            else _dedented(entry)
+            for key, entry in entries.items()
+        }
+    if isinstance(value, list):
+        return [_dedented(entry) for entry in cast(list[Any], value)]
+    return value

@@ -209,3 +209,18 @@ async def test_shadow_mode_reports_and_does_nothing_else(autojump_clock: MockClo
         ended = await session.result()
         assert [v.action for v in verdicts(session)] == [VerdictAction.OBSERVE]
         assert (ended.status, ended.output, ended.attempts) == (SessionStatus.COMPLETED, "foo", 1)
+
+
+async def test_counters_say_what_the_rules_have_done(autojump_clock: MockClock) -> None:
+    quiet = rule("well", name="quiet", interrupt_mode=InterruptMode.NEVER)
+    scripts = [says("a long beginning, then foo"), answer("foo, well")]
+    async with open_world(*scripts, rules=[rule("foo"), quiet]) as world:
+        world.provider.add(answer("done"))
+        await world.animate("hello").result()
+        counters = await world.runtime.rule_counters()
+        foo, well = counters.rules["r"], counters.rules["quiet"]
+        assert (foo.matched, foo.interrupted, foo.reminded) == (2, 1, 1)
+        assert list(foo.suppressed.values()) == [1]
+        assert (well.matched, well.deferred, well.reminded) == (1, 1, 1)
+        assert counters.discarded == 1
+        assert counters.thrown_away_tokens > 0
