@@ -9,14 +9,13 @@ answers with `Abort` before anything else and moves to `Settling`; `_when_settle
 when the delay has passed *and* the stream is closed; `_retry` writes the reminder, and
 `_start_attempt` runs once that is on record.
 
-    Opening ──▶ Streaming ──▶ Settling ──▶ Recording ──▶ Streaming ...
-                    │             │            │
-                    └─────────────┴────────────┴──▶ Recording(Finish) ──▶ Ended
+    Submitting ──▶ Recording ──▶ Streaming ──▶ Settling ──▶ Recording ──▶ Streaming ...
+                                  │    │           │            │
+                                  │    └───────────┴────────────┴──▶ Recording(Finish) ──▶ Over
+                                  └──▶ a finished reply: its calls are run, or it is continued
+                                       (`_after_reply`), and the next attempt streams
 
-Calls run only when their message is complete, clean and on record. A call that breaks an
-interrupting rule never runs, also when the rule does not cut any more because it has spent
-its retries or has been reminded of: the call is refused, and the model is told.
-
+A prompt that is refused, or stopped while it is made ready, ends without a record.
 Stop is an epoch (design.md invariant 3): once a stop was asked for, no phase leads back
 to `Streaming`.
 """
