@@ -16,6 +16,11 @@ when the delay has passed *and* the stream is closed; `_retry` writes the remind
                                        (`_after_reply`), and the next attempt streams
 
 A prompt that is refused, or stopped while it is made ready, ends without a record.
+
+Calls run only when their message is complete, clean and on record. A call that breaks an
+interrupting rule never runs, also when the rule does not cut any more because it has spent
+its retries or has been reminded of: the call is refused, and the model is told.
+
 Stop is an epoch (design.md invariant 3): once a stop was asked for, no phase leads back
 to `Streaming`.
 """
