@@ -11,6 +11,8 @@ from scenes import ALWAYS, CLEAN, NO_BAR, NO_FOO, any_answer, saying, stop_somet
 from midstream.messages.record import SessionStatus
 from midstream.providers.scripted import SlowClose
 from midstream.rules.rule import InterruptMode
+from midstream.testing.explore import replay_schedule
+from midstream.testing.faults import Faults
 from midstream.testing.race import Race
 
 HELPERS = ("rule_matcher", "stream_monitor", "retry_scheduler")
@@ -84,3 +86,18 @@ async def test_a_deferred_reminder_against_abort_and_stop(race: Race) -> None:
         session = world.animate("hello")
         if race.pick(2):
             await stop_sometime(race, session, 0.3)
+
+
+def test_a_client_whose_question_lay_with_a_crashed_announcer_is_answered() -> None:
+    """Found by seed 12: the client got the crash of the Announcer. The schedule lets it crash
+    over its second message, which is the question."""
+
+    async def scenario(race: Race) -> None:
+        async with race.world(CLEAN, rules=[NO_FOO]) as world:
+            world.animate("hello")
+
+    faults = Faults(crashing=("announcer",))
+    run = replay_schedule(scenario, 12, {"crash": [1, 0, 1, 0]}, faults)
+    assert run.error is None
+    asked = [line for line in run.trace.lines if line.what.startswith("Subscribe(")]
+    assert len(asked) == 2

@@ -20,17 +20,24 @@ from midstream.actors.rule_matcher import RuleMatcher
 from midstream.actors.session import stops_first
 from midstream.actors.stop_latch import StopLatch
 from midstream.actors.stream_monitor import StreamMonitor
+from midstream.actors.turn import Turn
+from midstream.actors.turn_effects import Start
+from midstream.actors.turn_phases import Settling, Streaming
+from midstream.actors.turn_settings import TurnSettings
 from midstream.messages.conversation import ModelRequest, UserItem
 from midstream.messages.enrolment import Enrolment, record_unless_kept
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import Fence, SessionStatus
 from midstream.messages.stream import AnyStreamMessage, BlockStarted, TextDelta
+from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     AbortAttempt,
+    ActorLost,
     Cancel,
     Detach,
     ForgetTimers,
     Interrupt,
+    Recorded,
     RetryDue,
     StartAttempt,
     StartTimers,
@@ -38,6 +45,7 @@ from midstream.messages.work import (
     StreamSettled,
     WatchAttempt,
     WatchedBatch,
+    WatchedEnd,
 )
 from midstream.providers.scripted import Hang, ScriptedProvider
 from midstream.rules.policy import PolicySettings, PolicyState, next_attempt
@@ -202,3 +210,59 @@ async def test_a_conversation_that_is_being_answered_takes_no_second_prompt(
         with pytest.raises(ConversationBusy, match=first.handle.session_id):
             world.animate("two", conversation_id="con-1")
         await first.cancel()
+
+
+# --- the turn: mail of an attempt that is over
+
+
+FOO = Verdict(rule="no-foo", action=VerdictAction.INTERRUPT, source="text", reminder="Do not.")
+
+
+def batch(attempt: int, text: str, *verdicts: Verdict) -> WatchedBatch:
+    return WatchedBatch(attempt, (BlockStarted(0, "text"), TextDelta(0, text)), verdicts, 0.0)
+
+
+def in_second_attempt() -> Turn:
+    """A turn whose first attempt was cut, and whose second one streams."""
+    settings = TurnSettings(
+        conversation_id="con-1", provider="scripted", format="anthropic", model=""
+    )
+    turn = Turn(settings, (), {}, 0, 0.0)
+    turn.begin((UserItem("hello"),))
+    for message in (Recorded(1), batch(1, "foo", FOO), WatchedEnd(1), RetryDue(1), Recorded(2)):
+        turn.receive(message, 0.0)
+    assert turn.phase == Streaming(2)
+    return turn
+
+
+def test_a_batch_of_an_attempt_that_is_over_is_dropped() -> None:
+    turn = in_second_attempt()
+    assert turn.receive(batch(1, "late"), 0.0) == []
+    assert turn.receive(batch(1, "foo", FOO), 0.0) == []
+    assert turn.phase == Streaming(2)
+
+
+def test_the_end_of_an_older_stream_does_not_end_the_live_attempt() -> None:
+    turn = in_second_attempt()
+    assert turn.receive(WatchedEnd(1), 0.0) == []
+    assert turn.phase == Streaming(2)
+
+
+@pytest.mark.parametrize(
+    ("stale", "fresh"), [(RetryDue(1), WatchedEnd(2)), (WatchedEnd(1), RetryDue(2))]
+)
+def test_what_an_older_attempt_waited_for_does_not_count_for_the_next(
+    stale: RetryDue | WatchedEnd, fresh: RetryDue | WatchedEnd
+) -> None:
+    turn = in_second_attempt()
+    turn.receive(batch(2, "foo", FOO), 0.0)
+    assert turn.receive(stale, 0.0) == []
+    assert turn.receive(fresh, 0.0) == []
+    assert isinstance(turn.phase, Settling)
+
+
+def test_an_attempt_that_was_lost_is_repeated_when_its_stream_is_closed() -> None:
+    turn = in_second_attempt()
+    turn.receive(ActorLost("the matcher crashed", False, True), 0.0)
+    assert turn.receive(RetryDue(2), 0.0) == []
+    assert any(isinstance(effect, Start) for effect in turn.receive(WatchedEnd(2), 0.0))

@@ -160,6 +160,19 @@ class TurnMachine(RuleBasedStateMachine):
         messages = (BlockStarted(0, "text"), TextDelta(0, text))
         self.tell(WatchedBatch(self.newest - lag, messages, verdicts, 1.0))
 
+    @precondition(lambda self: self.open_stream is not None and not self.closing)
+    @rule()
+    def it_is_cut_and_tried_again(self) -> None:
+        """The way that is too long to be found by chance."""
+        attempt = self.newest
+        self.a_batch_comes(0, "foo ", VerdictAction.INTERRUPT)
+        self.a_timer_goes_off(0)
+        if self.open_stream == attempt:
+            self.open_stream = None
+            self.tell(WatchedEnd(attempt))
+        if self.writing is not None:
+            self.the_store_answers(False)
+
     @precondition(lambda self: self.open_stream is not None)
     @rule(ending=st.sampled_from(["finished", "failed", "torn"]))
     def the_stream_ends(self, ending: str) -> None:
