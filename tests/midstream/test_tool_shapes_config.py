@@ -1,13 +1,14 @@
 """Hosts describe the arguments of their own tools in `[[rules.tools]]` (spec/ttsr.md 0.4)."""
 
 import pytest
+from trio.testing import MockClock
+
 from midstream.config import parse_config
 from midstream.messages.errors import ConfigError
 from midstream.messages.events import RuleTriggered
 from midstream.providers.scripted import Call, answer
 from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.testing.world import open_world
-from trio.testing import MockClock
 
 RULE = Rule(
     name="no-foo", conditions=("foo",), scope=(ScopeToken(Source.TOOL, "store"),), body="No foo."
