@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -55,7 +56,7 @@ async def test_the_command_watches_counts_and_keeps_records(tmp_path: Path) -> N
         try:
             url = await started(process)
             async with httpx2.AsyncClient() as client:
-                body = {"model": "claude-x", "stream": True, "messages": []}
+                body: dict[str, Any] = {"model": "claude-x", "stream": True, "messages": []}
                 key = {"x-api-key": "sk-ant-very-secret"}
                 answer = await client.post(f"{url}/v1/messages", json=body, headers=key)
                 await client.post(f"{url}/v1/messages", json=body, headers={"x-api-key": "other"})
