@@ -13,6 +13,9 @@ from scenes import CLEAN, NO_FOO
 from trio.testing import MockClock
 
 from midstream.actors.actor import Actor
+from midstream.actors.clock import TrioClock
+from midstream.actors.ledger import Ledger
+from midstream.actors.ledger_messages import PresumeDead
 from midstream.actors.open_actor import open_actor
 from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import RetryScheduler
@@ -29,6 +32,8 @@ from midstream.messages.enrolment import Enrolment, record_unless_kept
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import Fence, SessionStatus
 from midstream.messages.stream import AnyStreamMessage, BlockStarted, TextDelta
+from midstream.messages.timestamps import format_timestamp
+from midstream.messages.transition import DetachedReady, HeartbeatTouch, OrphanFailed
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     AbortAttempt,
@@ -53,6 +58,9 @@ from midstream.rules.rule_set import RuleSet
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.watch import Watch
 from midstream.stores.conversations import ConversationBusy
+from midstream.stores.dlq import MemoryQueue
+from midstream.stores.memory import MemoryStore
+from midstream.stores.sessions import apply_transition, load_session
 from midstream.testing.world import open_world
 
 REQUEST = ModelRequest(model="", items=(UserItem("hello"),))
@@ -266,3 +274,28 @@ def test_an_attempt_that_was_lost_is_repeated_when_its_stream_is_closed() -> Non
     turn.receive(ActorLost("the matcher crashed", False, True), 0.0)
     assert turn.receive(RetryDue(2), 0.0) == []
     assert any(isinstance(effect, Start) for effect in turn.receive(WatchedEnd(2), 0.0))
+
+
+# --- marks of death
+
+
+async def test_who_beats_in_the_last_moment_is_not_marked_as_dead(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock, others = MemoryStore(), TrioClock(1_767_225_600_000), Listener()
+    began, beat = (format_timestamp(clock.now_ms() + ms) for ms in (0, 1_000))
+    ready = DetachedReady(id="ses-1", started_at=began, provider="p", last_activity_at=began)
+    await apply_transition(store, ready)
+    judged = await load_session(store, "ses-1")
+    assert judged is not None
+    await apply_transition(store, HeartbeatTouch(id="ses-1", last_activity_at=beat))
+    mark = OrphanFailed(id="ses-1", ended_at=beat, error="no sign of life")
+    async with (
+        open_actor(others) as other,
+        open_actor(Ledger(store, clock, MemoryQueue(), other, other)) as ledger,
+    ):
+        marked: bool = await ledger.ask(lambda reply: PresumeDead(judged, mark, reply), 5.0)
+    assert not marked
+    kept = await load_session(store, "ses-1")
+    assert kept is not None
+    assert kept.record.status is SessionStatus.RUNNING
