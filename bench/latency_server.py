@@ -12,7 +12,7 @@ from random import Random
 import trio
 
 PACE_S = 0.02
-LEAST_DELTAS, MOST_DELTAS = 16, 64
+LEAST_DELTAS, MOST_DELTAS = 64, 128
 """Harmless deltas before the one that breaks a rule, different for each stream, and the
 seconds between them."""
 

@@ -17,8 +17,8 @@ from midstream.messages.usage import Usage
 from midstream.messages.verdict import Verdict
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="event"):
-    """Base of all events of a session."""
+class Event(msgspec.Struct, frozen=True, tag_field="event", gc=False):
+    """Base of all events of a session. Values without cycles, as stream messages are."""
 
 
 class SessionStarted(Event, frozen=True, tag="session.started"):
@@ -221,7 +221,7 @@ AnyEvent = (
 )
 
 
-class SessionEvent(msgspec.Struct, frozen=True):
+class SessionEvent(msgspec.Struct, frozen=True, gc=False):
     """An event with its place: sequence numbers count from 1 within a session.
 
     `epoch` tells events apart whose number was used again after a host was lost

@@ -40,7 +40,7 @@ class AbortAttempt(Work, frozen=True):
 # --- StreamMonitor to RuleMatcher
 
 
-class StreamBatch(Work, frozen=True):
+class StreamBatch(Work, frozen=True, gc=False):
     """What one read of the stream completed; `arrived_at` is trio time in seconds."""
 
     attempt: int
@@ -73,7 +73,7 @@ class WatchAttempt(Work, frozen=True):
 # --- RuleMatcher to Session
 
 
-class WatchedBatch(Work, frozen=True):
+class WatchedBatch(Work, frozen=True, gc=False):
     """A batch with what the rules say about it."""
 
     attempt: int
