@@ -11,6 +11,7 @@ and one with a back reference, has no program (`TooComplex`): see `approximation
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from midstream.rules.character_classes import LAST_CODE_POINT, complement
 from midstream.rules.formula import TooComplex
 from midstream.rules.syntax import (
     BackReference,
@@ -35,8 +36,6 @@ MAX_INSTRUCTIONS = 3000
 """Bounds the memory of one condition and the time of its longest step."""
 
 _ACCEPT, _FAIL, _ARRIVE = 0, 1, 2
-
-EVERYTHING: Ranges = ((0, 0x10FFFF),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class _Compiler:
 
     def _boundary(self, node: Boundary, then: int) -> int:
         next_is_word = self._add(Peek(node.word, False, then))
-        next_is_other = self._add(Peek(complement(node.word), True, then))
+        next_is_other = self._add(Peek(complement(node.word, LAST_CODE_POINT), True, then))
         after_word, after_other = next_is_other, next_is_word
         if node.negative:
             after_word, after_other = next_is_word, next_is_other
@@ -213,16 +212,3 @@ class _Compiler:
         for _ in range(node.least):
             then = self._node(node.item, then)
         return then
-
-
-def complement(ranges: Ranges) -> Ranges:
-    """All units that `ranges` does not hold."""
-    gaps: list[tuple[int, int]] = []
-    low = 0
-    for first, last in ranges:
-        if first > low:
-            gaps.append((low, first - 1))
-        low = last + 1
-    if low <= 0x10FFFF:
-        gaps.append((low, 0x10FFFF))
-    return tuple(gaps)

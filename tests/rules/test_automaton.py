@@ -4,11 +4,12 @@ from random import Random
 
 import pytest
 
-from midstream.rules import ecmascript
+from midstream.rules import ecmascript, python_dialect
 from midstream.rules.approximation import approximate
 from midstream.rules.automaton import MAX_STATES, Automaton, State
 from midstream.rules.formula import TooComplex
 from midstream.rules.joint import GROUP_SIZE, Cursor, Group
+from midstream.rules.parsed_pattern import ParsedPattern
 from midstream.rules.program import MAX_INSTRUCTIONS
 
 from .ecmascript_table import HAND_MADE, load_table
@@ -57,6 +58,13 @@ def test_a_certain_state_is_never_left() -> None:
             state = state[character]
             assert state.certain or not certain, row
             certain = state.certain
+
+
+def test_a_boundary_of_the_python_dialect_knows_characters_beyond_the_basic_plane() -> None:
+    parsed = python_dialect.parse(r"\bfoo\b")
+    assert isinstance(parsed, ParsedPattern)
+    automaton = Automaton(parsed.tree, utf16=False)
+    assert run(automaton, "\U0001f600foo\U0001f600").certain
 
 
 def test_a_back_reference_and_a_huge_repeat_have_no_automaton() -> None:
