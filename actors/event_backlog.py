@@ -65,6 +65,11 @@ class EventBacklog:
         """Of how many sessions something waits."""
         return len(self._queues)
 
+    @property
+    def has_full_block(self) -> bool:
+        """Whether so much waits of a session that there is no point in gathering more."""
+        return any(queue.size_bytes >= BLOCK_LIMIT_BYTES for queue in self._queues.values())
+
     def add(self, events: Iterable[SessionEvent]) -> None:
         """Take events; those of a session are in order."""
         for event in events:

@@ -126,4 +126,6 @@ class EventRecorder(Actor[RecorderMessage]):
                 self._backlog.drop(session_id)
             else:
                 self._backlog.postpone(session_id)
-        return EVERY_S if kept.through or not blocks else AGAIN_S
+        if blocks and not kept.through:
+            return AGAIN_S
+        return 0.0 if self._backlog.has_full_block else EVERY_S

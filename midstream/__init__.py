@@ -24,7 +24,21 @@ from midstream.actors.notice_board import NoticeStream
 from midstream.actors.prompt_hooks import Hook, HookFailed, Interceptor
 from midstream.actors.subscription import Lagged
 from midstream.books import open_session_book
+from midstream.client import (
+    CannotConnect,
+    Client,
+    ConnectionLost,
+    EventsLost,
+    OutcomeUnknown,
+    Paused,
+    RemoteChunks,
+    RemoteEvents,
+    RemoteSession,
+    RequestRefused,
+    connect,
+)
 from midstream.config import Config, find_config, load_config
+from midstream.doors.websocket import CannotListen
 from midstream.handle import Chunk, EventStream, SessionHandle
 from midstream.messages.alert import Alert, AlertLevel
 from midstream.messages.blocked_report import BlockedReport
@@ -105,6 +119,7 @@ from midstream.stores.conversations import ConversationBusy
 from midstream.stores.session_list import SessionFilter
 from midstream.stores.store import Store
 from midstream.tools import Tool, ToolError
+from midstream.websocket import OpenDoor, open_websocket
 
 __all__ = [
     "Action",
@@ -116,9 +131,13 @@ __all__ = [
     "AttemptStarted",
     "Began",
     "BlockedReport",
+    "CannotConnect",
+    "CannotListen",
     "Chunk",
+    "Client",
     "Config",
     "ConfigError",
+    "ConnectionLost",
     "ContinuationDecided",
     "ConversationBusy",
     "DeadLettered",
@@ -126,6 +145,7 @@ __all__ = [
     "DispatchStatus",
     "Ended",
     "EventStream",
+    "EventsLost",
     "Example",
     "FailureKind",
     "FileRefSegment",
@@ -147,14 +167,21 @@ __all__ = [
     "NotRecoverable",
     "Notice",
     "NoticeStream",
+    "OpenDoor",
+    "OutcomeUnknown",
     "Overview",
     "PasteSegment",
+    "Paused",
     "Provider",
     "ProviderFailure",
     "RecordFailed",
     "ReminderInjected",
     "ReminderItem",
+    "RemoteChunks",
+    "RemoteEvents",
+    "RemoteSession",
     "RepeatMode",
+    "RequestRefused",
     "Retracted",
     "RetryScheduled",
     "Revived",
@@ -201,10 +228,12 @@ __all__ = [
     "Verdict",
     "VerdictAction",
     "WorkBlocked",
+    "connect",
     "decode_segments",
     "encode_segments",
     "find_config",
     "load_config",
     "open_runtime",
     "open_session_book",
+    "open_websocket",
 ]

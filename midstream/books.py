@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random  # noqa: TID251 - the one instance of a program that only looks
 
-from midstream.actors.announcer import Announcer, AnnouncerMessage, Continue
+from midstream.actors.announcer import Announce, Announcer, AnnouncerMessage, Continue
 from midstream.actors.backoff_machine import BackoffMachine, BackoffMessage, DispatchView
 from midstream.actors.clock import Clock, SystemClock
 from midstream.actors.event_backlog import EventBacklog
@@ -26,10 +26,11 @@ from midstream.config import Config
 from midstream.messages.backoff import BackoffSettings
 from midstream.messages.errors import ConfigError
 from midstream.messages.event_log import Position
+from midstream.messages.events import Retracted
 from midstream.providers.cancel_handle import CancelsByHandle
 from midstream.session_book import SessionBook
 from midstream.stores.dlq import DeadLetterQueue
-from midstream.stores.event_log import read_tail
+from midstream.stores.event_log import read_tail, unsettled_attempt
 from midstream.stores.store import Store
 from midstream.supervisors.child_spec import ActorSpec, ChildSpec, Surroundings
 from midstream.supervisors.restart import Intensity
@@ -94,10 +95,15 @@ class Books:
 
     async def continue_events(self, session_id: str, epoch: int) -> None:
         """Number the events of a session that this host has taken over behind those that
-        its log holds. Raises `StoreError`."""
+        its log holds, and take back what the lost host had shown of an attempt. Raises
+        `StoreError`."""
         last = (await read_tail(self._store, session_id)).last
+        attempt = await unsettled_attempt(self._store, session_id)
         position = Position(epoch, last.last if last is not None else 0)
         await self.announcer.address.tell(Continue(session_id, position))
+        if attempt is not None:
+            lost = Retracted(attempt, "its host was lost")
+            await self.announcer.address.tell(Announce(session_id, (lost,)))
 
     def session_book(self, stoppers: Iterable[CancelsByHandle] = ()) -> SessionBook:
         """The book of sessions, to be used while the group runs."""

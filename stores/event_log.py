@@ -12,6 +12,7 @@ import msgspec
 
 from midstream.messages.errors import StoreError
 from midstream.messages.event_log import Block
+from midstream.messages.events import AttemptStarted, Retracted, ToolResult, ToolWanted
 from midstream.messages.repair import repaired
 from midstream.stores.store import Append, Log, RequireFence, Store, encode
 
@@ -64,6 +65,23 @@ class LogReader:
         page = await self._store.read(Log.EVENTS, self._session_id, self._index, PAGE)
         self._index += len(page)
         return [_decode(self._session_id, entry) for entry in page]
+
+
+async def unsettled_attempt(store: Store, session_id: str) -> int | None:
+    """The attempt that a log ends in the middle of; None if it was retracted, or has come as
+    far as its tools, so that its message is on record. Raises `StoreError`."""
+    index = await store.length(Log.EVENTS, session_id)
+    while index:
+        first = max(0, index - PAGE)
+        page = await store.read(Log.EVENTS, session_id, first, index - first)
+        for entry in reversed(page):
+            for run in reversed(_decode(session_id, entry).runs):
+                if isinstance(run.event, Retracted | ToolWanted | ToolResult):
+                    return None
+                if isinstance(run.event, AttemptStarted):
+                    return run.event.attempt
+        index = first
+    return None
 
 
 async def end_of_epoch(store: Store, session_id: str, epoch: int) -> int | None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from midstream.cli.attach import attach_command
 from midstream.cli.command import run_command
 from midstream.cli.conversations import conversations_app
 from midstream.cli.demo import run_demo
@@ -27,6 +28,7 @@ app.add_typer(sessions_app)
 app.add_typer(conversations_app)
 app.command("status")(status_command)
 app.command("serve")(serve_command)
+app.command("attach")(attach_command)
 app.command("detach")(detach_command)
 app.command("gateway")(gateway_command)
 

@@ -1,22 +1,25 @@
-"""`midstream serve`: a host with its HTTP door, for sessions outside and for operators."""
+"""`midstream serve`: a host with its doors: HTTP, for sessions outside and for operators, and the
+websocket, for whoever hands in prompts and watches."""
 
 import os
 import signal
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import trio
 import typer
 from starlette.routing import Route
 
 from midstream.cli.command import run_command
-from midstream.config import find_config, load_config
+from midstream.config import WebsocketConfig, find_config, load_config
 from midstream.doors.access import require_token_unless_loopback
 from midstream.doors.animator_routes import animator_routes
 from midstream.doors.http import host_app, serve_http
 from midstream.doors.session_routes import session_routes
 from midstream.messages.errors import ConfigError
 from midstream.runtime import Runtime, open_runtime
+from midstream.websocket import open_websocket
 
 
 def serve_command(
@@ -25,6 +28,10 @@ def serve_command(
     ] = None,
     port: Annotated[
         int | None, typer.Option(help="The port; 0 for any that is free.", min=0, max=65535)
+    ] = None,
+    websocket_port: Annotated[
+        int | None,
+        typer.Option(help="The port of the websocket; 0 as for --port.", min=0, max=65535),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Configuration file; by default ./midstream.toml.")
@@ -35,7 +42,7 @@ def serve_command(
     On this machine alone no token is asked for; anywhere else one is needed, from the
     environment variable that the configuration names (MIDSTREAM_TOKEN).
     """
-    run_command(_serve, host, port, config)
+    run_command(_serve, host, port, websocket_port, config)
 
 
 def routes_of(runtime: Runtime) -> list[Route]:
@@ -46,19 +53,36 @@ def routes_of(runtime: Runtime) -> list[Route]:
     ]
 
 
-async def _serve(host: str | None, port: int | None, config_path: Path | None) -> int:
+async def _serve(
+    host: str | None, port: int | None, websocket_port: int | None, config_path: Path | None
+) -> int:
     cwd = Path.cwd()
     config = load_config(config_path) if config_path else find_config(cwd)
     token = os.environ.get(config.http.token_env) or None
     place = (config.http.host if host is None else host, config.http.port if port is None else port)
     require_token_unless_loopback(place[0], token, config.http.token_env)
+    websocket = _websocket(config.websocket, host, port, websocket_port)
     async with open_runtime(config, cwd=cwd) as runtime:
         try:
-            async with serve_http(host_app(routes_of(runtime), token), *place) as url:
+            async with (
+                serve_http(host_app(routes_of(runtime), token), *place) as url,
+                open_websocket(runtime, websocket) as door,
+            ):
                 with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                    typer.echo(f"midstream listens at {url}")
+                    websockets = " ".join(door.urls)
+                    typer.echo(f"websocket at {websockets}\nmidstream listens at {url}")
                     await anext(signals)
         except* OSError as errors:
             problem = f"cannot listen on {place[0]} port {place[1]}: {errors.exceptions[0]}"
             raise ConfigError("midstream serve", "http.port", problem) from None
     return 0
+
+
+def _websocket(
+    config: WebsocketConfig, host: str | None, http_port: int | None, port: int | None
+) -> WebsocketConfig:
+    """The configuration with what the options say; who wants any free port wants two."""
+    if port is None:
+        port = 0 if http_port == 0 else config.port
+    host = config.host if host is None else host
+    return msgspec.structs.replace(config, host=host, port=port)

@@ -338,6 +338,17 @@ async def test_what_was_never_said_is_no_place_to_begin(autojump_clock: MockCloc
             await books.replay("nobody").take()
 
 
+async def test_a_log_keeps_up_with_a_fast_stream(autojump_clock: MockClock) -> None:
+    """Ten megabytes in ten seconds, far more than the ring and the backlog hold."""
+    async with host(MemoryStore(), BEGIN) as books:
+        for first in range(1, 10_001, 10):
+            await say(books, *texts(first, 10, LONG))
+            await trio.sleep(0.01)
+        await say(books, ENDED)
+        events = await read(books.replay("ses"))
+        assert words(events) == words_of(1, 10_000, LONG)
+
+
 async def test_the_backlog_is_bounded_in_bytes_for_one_and_for_all() -> None:
     backlog = EventBacklog(session_limit_bytes=10_000, total_limit_bytes=30_000)
     for number in range(1, 200):
