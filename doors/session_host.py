@@ -41,6 +41,11 @@ class SessionHost(Protocol):
         """Let the model of a session stop."""
         ...
 
+    async def detach(self, session_id: str) -> None:
+        """Say that nobody is there any more for a session that was submitted here. Never
+        raises: the session may be over."""
+        ...
+
     async def cancel(self, session_id: str, reason: str | None) -> None:
         """End a session as cancelled; returns when that is on record."""
         ...

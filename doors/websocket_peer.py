@@ -15,6 +15,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 from midstream.actors.replay import Replay
 from midstream.actors.subscription import Lagged
 from midstream.doors.answers import Answer, AnswerBook
+from midstream.doors.attendance import Attendance
 from midstream.doors.session_host import SessionHost
 from midstream.doors.turnstile import Turnstile
 from midstream.doors.websocket_connection import (
@@ -31,7 +32,7 @@ from midstream.doors.websocket_requests import Carried, Once, Requests
 from midstream.messages import wire
 from midstream.messages.errors import MidstreamError
 from midstream.messages.event_log import joined
-from midstream.messages.events import SessionEvent
+from midstream.messages.events import SessionEnded, SessionEvent
 from midstream.messages.wire import CloseCode
 from midstream.messages.wire_codec import Codec
 
@@ -62,6 +63,7 @@ class Peer:
         host: SessionHost,
         requests: Requests,
         answers: AnswerBook,
+        attendance: Attendance,
         turnstile: Turnstile,
         on_welcome: Callable[[], None],
     ) -> None:
@@ -71,6 +73,7 @@ class Peer:
         self._host = host
         self._requests = requests
         self._answers = answers
+        self._attendance = attendance
         self._turnstile = turnstile
         self._on_welcome = on_welcome
         self._pumps: dict[str, _Pump] = {}
@@ -92,6 +95,7 @@ class Peer:
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
+            self._attendance.leave(self)
         return self._closing
 
     async def _receive_all(self) -> None:
@@ -163,7 +167,7 @@ class Peer:
 
     async def _answer(self, request: Carried, slot: object) -> None:
         try:
-            carry = partial(self._requests.carry_out, request)
+            carry = partial(self._carry_out_request, request)
             client = self._connection.client
             if client is not None and isinstance(request, Once):
                 answer = await self._answers.once(client, request.id, carry)
@@ -171,23 +175,34 @@ class Peer:
                 answer = await carry()
         finally:
             self._slots.release_on_behalf_of(slot)
-        await self._send(answer)
-        if isinstance(request, wire.Submit) and request.follow:
-            self._follow_submitted(answer)
+        if isinstance(request, wire.Submit) and isinstance(answer, wire.Ack):
+            await self._on_submitted(request, answer)
+        else:
+            await self._send(answer)
 
     # --- events
 
-    def _follow_submitted(self, answer: Answer) -> None:
-        if not isinstance(answer, wire.Ack) or not isinstance(answer.result, wire.Submitted):
-            return
+    async def _carry_out_request(self, request: Carried) -> Answer:
+        answer = await self._requests.carry_out(request)
+        if isinstance(answer, wire.Ack) and isinstance(answer.result, wire.Submitted):
+            self._attendance.begin(answer.result.session, self)
+            if self._nursery is None:  # the client has not waited for the answer
+                self._attendance.leave(self)
+        return answer
+
+    async def _on_submitted(self, request: wire.Submit, answer: wire.Ack) -> None:
+        assert isinstance(answer.result, wire.Submitted)
         session = answer.result.session
-        if session in self._pumps or not self._connection.may_follow():
+        self._attendance.join(session, self)
+        await self._send(answer)
+        if not request.follow or session in self._pumps or not self._connection.may_follow():
             return
         self._connection.begin_to_follow(session)
         replay = self._host.replay(session, 0, None, SUBSCRIPTION_LIMIT_BYTES)
         self._follow(session, replay, None)
 
     def _follow(self, session: str, replay: Replay, id: int | None) -> None:
+        self._attendance.join(session, self)
         pump = self._pumps[session] = _Pump()
         self._start(partial(self._pump, pump, session, replay, id))
 
@@ -226,6 +241,8 @@ class Peer:
                 await self._send(wire.Ack(id=id, result=result))
                 id = None
             while events := await self._next_events(replay):
+                if isinstance(events[-1].event, SessionEnded):
+                    self._attendance.ended(session)
                 for event in joined(events):
                     frame = wire.Event(
                         session=session,

@@ -16,6 +16,7 @@ import trio
 from trio_websocket import WebSocketConnection, WebSocketRequest, wrap_server_stream
 
 from midstream.doors.answers import AnswerBook
+from midstream.doors.attendance import Attendance
 from midstream.doors.metered_stream import MeteredStream
 from midstream.doors.session_host import SessionHost
 from midstream.doors.turnstile import Turnstile
@@ -102,6 +103,7 @@ class WebsocketService:
         self._host = host
         self._settings = settings
         self._answers = AnswerBook(spawn)
+        self._attendance = Attendance(spawn, host.detach)
         self._turnstile = Turnstile()
         self._requests = Requests(host, lambda: (self.connections, self.subscriptions))
         self._visits: dict[_Visit, None] = {}
@@ -223,6 +225,7 @@ class WebsocketService:
             self._host,
             self._requests,
             self._answers,
+            self._attendance,
             self._turnstile,
             visit.welcome,
         )

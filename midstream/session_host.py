@@ -70,6 +70,11 @@ class RuntimeHost(SessionHost):
             message = f"{session_id} lives in another process; cancel it, or ask there"
             raise Refusal(ErrorCode.BAD_REQUEST, message)
 
+    async def detach(self, session_id: str) -> None:
+        handle = self._runtime.handle(session_id)
+        if handle is not None:
+            await handle.detach()
+
     async def cancel(self, session_id: str, reason: str | None) -> None:
         try:
             await self._runtime.cancel(session_id, reason)
