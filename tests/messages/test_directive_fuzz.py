@@ -24,7 +24,12 @@ MARKER = re.compile(r"<\*\*[\s\S]*?\*\*>")
 
 
 def random_text(random: Random) -> str:
-    return "".join(random.choice(PIECES) for _ in range(random.randint(0, 24)))
+    pieces = [random.choice(PIECES) for _ in range(random.randint(0, 24))]
+    if random.random() < 0.5:
+        places = sorted(random.randint(0, len(pieces)) for _ in range(2))
+        pieces.insert(places[1], "**>")
+        pieces.insert(places[0], random.choice(("<**", "<**stopMessage:", '<**stopmessage:"')))
+    return "".join(pieces)
 
 
 def test_no_random_text_crashes_or_leaks_a_marker() -> None:
@@ -40,4 +45,4 @@ def test_no_random_text_crashes_or_leaks_a_marker() -> None:
         assert not any(MARKER.search(text) for text in kept), f"case {case}: {items!r}"
         apply_directives(None, taken.found, now_ms=case, has_session=True)
         parse_flat(text, lambda path: random.random() < 0.5)
-    assert marked > CASES // 20, "the texts have to hold something to strip"
+    assert marked > CASES // 3, "the texts have to hold something to strip"
