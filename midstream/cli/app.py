@@ -26,11 +26,6 @@ app = typer.Typer(
 app.add_typer(rules_app)
 app.add_typer(sessions_app)
 app.add_typer(conversations_app)
-app.command("status")(status_command)
-app.command("serve")(serve_command)
-app.command("attach")(attach_command)
-app.command("detach")(detach_command)
-app.command("gateway")(gateway_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print events as NDJSON, one a line.")]
 
@@ -100,3 +95,11 @@ def run(
         json=json,
     )
     run_command(run_prompt, options)
+
+
+# Behind `demo` and `run`, so that the help begins with these.
+app.command("gateway")(gateway_command)
+app.command("serve")(serve_command)
+app.command("attach")(attach_command)
+app.command("detach")(detach_command)
+app.command("status")(status_command)
