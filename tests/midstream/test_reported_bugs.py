@@ -9,12 +9,13 @@ from trio.testing import MockClock
 
 from midstream.config import Config, RulesConfig
 from midstream.messages.conversation import AssistantItem, ReminderItem, ToolResultItem
-from midstream.messages.events import ReminderInjected, Retracted, RuleTriggered
+from midstream.messages.events import ReminderInjected, Retracted, RuleTriggered, ToolUse
 from midstream.messages.record import SessionStatus
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
 from midstream.messages.verdict import Verdict, VerdictAction
-from midstream.providers.scripted import Call, Hang, Pause, Script, Step, answer
+from midstream.providers.scripted import Call, Hang, Pause, Script, SlowClose, Step, answer
 from midstream.rules.rule import Action, InterruptMode, RepeatMode, Rule, ScopeToken, Source
+from midstream.rules.rule_set import RuleSet
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.conversations import commit_write, replace_context
 from midstream.testing.world import ObservedSession, open_world
@@ -103,6 +104,12 @@ async def test_b10_what_was_shown_of_a_cut_attempt_is_retracted_once(
         assert [event.attempt for event in retracted] == [1]
 
 
+def test_b12_a_source_that_no_rule_listens_to_is_not_even_kept() -> None:
+    rule_set = RuleSet([rule("foo", *WRITES_TS)])
+    lineup = rule_set.lineup(Source.TEXT)
+    assert (lineup.rules, lineup.groups) == ((), ())
+
+
 async def test_b16_the_result_waits_for_the_whole_recovery(autojump_clock: MockClock) -> None:
     async with open_world(
         says("foo"), [Pause(30.0), *answer("late but fine")], rules=[rule("foo")]
@@ -110,6 +117,29 @@ async def test_b16_the_result_waits_for_the_whole_recovery(autojump_clock: MockC
         began = trio.current_time()
         assert (await world.animate("hello").result()).output == "late but fine"
         assert trio.current_time() - began >= 30.0
+
+
+@pytest.mark.parametrize("stop_after_s", [0.0, 0.01, 0.05, 0.2, 1.0, 5.0])
+async def test_b17_whoever_waits_for_the_result_never_waits_for_ever(
+    stop_after_s: float, autojump_clock: MockClock
+) -> None:
+    scripts = [says("foo"), [Pause(0.5), *says("foo")], says("slow", Hang())]
+    config = Config(rules=RulesConfig(discover=False, repeat_mode=RepeatMode.ALWAYS))
+    async with open_world(*scripts, rules=[rule("foo")], config=config) as world:
+        session = world.animate("hello")
+        await trio.sleep(stop_after_s)
+        await session.interrupt()
+        with trio.fail_after(30.0):
+            assert (await session.result()).status is SessionStatus.CANCELLED
+
+
+async def test_b19_a_stream_that_settles_late_does_not_end_the_run_silently(
+    autojump_clock: MockClock,
+) -> None:
+    late = says("foo", SlowClose(3.0), Hang())
+    async with open_world(late, answer("fine"), rules=[rule("foo")]) as world:
+        ended = await world.animate("hello").result()
+        assert (ended.status, ended.output) == (SessionStatus.COMPLETED, "fine")
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.01, 0.049])
@@ -200,6 +230,19 @@ async def test_p1_a_cut_call_leaves_no_dangling_call_in_the_context(
         kinds = [type(item) for item in world.provider.requests[1].items]
         assert ToolResultItem not in kinds
         assert AssistantItem not in kinds
+
+
+async def test_p4_a_call_is_watched_while_its_arguments_stream(autojump_clock: MockClock) -> None:
+    """The cut comes before the call is complete: nothing of it is ever shown or run."""
+    call = Call("write", '{"path": "a.ts", "content": "let a: any; ' + "x" * 400 + '"}')
+    async with open_world(
+        answer(call), answer("ok"), rules=[rule(r":\s*any\b", *WRITES_TS)]
+    ) as world:
+        session = world.animate("hello")
+        await session.result()
+        [verdict] = verdicts(session)
+        assert verdict.action is VerdictAction.INTERRUPT
+        assert not [e for e in session.events if isinstance(e.event, ToolUse)]
 
 
 async def test_shadow_mode_reports_and_does_nothing_else(autojump_clock: MockClock) -> None:
