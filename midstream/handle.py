@@ -76,15 +76,24 @@ class EventStream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        if not self._ready and not await self._admission.wait():
+        if not self._ready:
+            self._ready.extend(await self.take())
+        if not self._ready:
             raise StopAsyncIteration
-        while not self._ready:
+        return self._ready.popleft()
+
+    async def take(self) -> list[T]:
+        """All that is there by now; waits for the first. Empty at the end."""
+        ready = list(self._ready)
+        self._ready.clear()
+        if not ready and not await self._admission.wait():
+            return []
+        while not ready:
             events = await self._replay.take()
             if not events:
-                raise StopAsyncIteration
-            chosen = map(self._select, events)
-            self._ready.extend(one for one in chosen if one is not None)
-        return self._ready.popleft()
+                break
+            ready = [one for one in map(self._select, events) if one is not None]
+        return ready
 
     async def aclose(self) -> None:
         """End the subscription."""

@@ -99,6 +99,15 @@ class Tool:
             result = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_THREADS)
         return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
+    def run_by(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "Tool":
+        """The same tool, whose function is wrapped if it is async; for programs whose async
+        functions do not run in trio."""
+        if not self._is_async:
+            return self
+        tool = copy.copy(self)
+        tool._function = wrap(self._function)
+        return tool
+
     def _decoded(self, arguments: str) -> dict[str, Any]:
         try:
             decoded = self._decoder.decode(arguments)

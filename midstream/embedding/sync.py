@@ -1,0 +1,309 @@
+"""A runtime in a program of plain threads. The calls are those of `midstream.open_runtime`.
+
+    from midstream.embedding import sync
+
+    with sync.open_runtime() as runtime:
+        handle = runtime.animate("Write a haiku about actors")
+        for chunk in handle.chunks:
+            print(chunk)
+        print(handle.result())
+
+The runtime itself runs on trio, in a thread of its own. Any thread may use it and its handles;
+one iterator belongs to one thread. What waits takes a `timeout_s`, and raises `TimeoutError`
+when that has passed; then nothing was lost, and one may wait again. Functions that are not
+async run in worker threads; async ones run in the thread of trio, and are functions of trio.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from midstream import runtime as trio_runtime
+from midstream import websocket as trio_websocket
+from midstream.config import Config, WebsocketConfig
+from midstream.embedding.crossing import BlockingPortal, Call, Hosted, trio_thread
+from midstream.embedding.options import (
+    AnimateOptions,
+    Prompt,
+    RecoverOptions,
+    RuntimeOptions,
+    SummonOptions,
+)
+from midstream.embedding.streams import Fetched
+from midstream.handle import Chunk, EventStream, SessionHandle
+from midstream.messages.dispatch import DispatchStatus
+from midstream.messages.events import SessionEnded, SessionEvent
+from midstream.messages.notices import Notice
+from midstream.messages.record import SessionRecord
+from midstream.messages.rule_counters import RuleCounters
+from midstream.messages.session_cost import SessionCost
+from midstream.session_book import Overview
+from midstream.stores.session_list import SessionFilter, SessionPage
+from midstream.stores.store import Cursor
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Stream(Generic[T]):
+    """An iterator over what a session says; it ends with the session.
+
+    Leaving it (`close`, or the end of a `with`) ends the subscription, never the session.
+    Raises `Lagged` if its consumer was so slow that events had to be dropped.
+    """
+
+    def __init__(
+        self, portal: BlockingPortal, fetched: Fetched[T], timeout_s: float | None = None
+    ) -> None:
+        self._portal = portal
+        self._fetched = fetched
+        self._timeout_s = timeout_s
+
+    def within(self, timeout_s: float) -> "Stream[T]":
+        """The same stream, which raises `TimeoutError` when nothing comes for so many seconds.
+        It may be iterated over again.
+
+        >>> for chunk in handle.chunks.within(30): ...
+        """
+        return Stream(self._portal, self._fetched, timeout_s)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        ready = self._fetched.ready
+        while not ready:
+            fetch = Call(self._portal, self._fetched.fetch)
+            if not fetch.in_thread(self._timeout_s) and not ready:
+                raise StopIteration
+        return ready.popleft()
+
+    def close(self) -> None:
+        """End the subscription."""
+        Call(self._portal, self._fetched.close).in_thread()
+        self._fetched.ready.clear()
+
+    def __enter__(self) -> "Stream[T]":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Handle:
+    """One session; see `midstream.SessionHandle`."""
+
+    def __init__(self, portal: BlockingPortal, handle: SessionHandle) -> None:
+        self.session_id = handle.session_id
+        self.conversation_id = handle.conversation_id
+        self._portal = portal
+        self._handle = handle
+
+    @property
+    def chunks(self) -> Stream[Chunk]:
+        """What the model says, from the beginning of the session."""
+        return self._stream(self._handle.chunks)
+
+    def events(self, after: int = 0) -> Stream[SessionEvent]:
+        """Everything that happens in the session, behind event number `after`."""
+        return self._stream(self._handle.events(after))
+
+    @property
+    def ended(self) -> SessionEnded | None:
+        """The outcome, or None while the session runs."""
+        return self._handle.ended
+
+    def result(self, timeout_s: float | None = None) -> SessionEnded:
+        """Wait for the session's outcome. Leaving the wait does not end the session."""
+        return Call(self._portal, self._handle.result).in_thread(timeout_s)
+
+    def record(self, timeout_s: float | None = None) -> SessionRecord:
+        """Wait for the session's outcome, and give its record."""
+        return Call(self._portal, self._handle.record).in_thread(timeout_s)
+
+    def answer(
+        self, call_id: str, content: str, *, is_error: bool = False, attempt: int | None = None
+    ) -> bool:
+        """Answer a call for which `ToolWanted` came; whether the answer was taken."""
+        answer = partial(self._handle.answer, is_error=is_error, attempt=attempt)
+        return Call(self._portal, answer, call_id, content).in_thread()
+
+    def interrupt(self) -> None:
+        """Let the model stop. Returns when the session has been told."""
+        Call(self._portal, self._handle.interrupt).in_thread()
+
+    def detach(self) -> None:
+        """Say that the client has gone: the session is not continued by itself."""
+        Call(self._portal, self._handle.detach).in_thread()
+
+    def cancel(self, reason: str | None = None) -> None:
+        """End the session as cancelled, for `reason`."""
+        Call(self._portal, self._handle.cancel, reason).in_thread()
+
+    def _stream(self, stream: EventStream[T]) -> Stream[T]:
+        return Stream(self._portal, Fetched(stream.take, stream.aclose))
+
+
+class Sessions:
+    """The book of all sessions of the store; see `midstream.SessionBook`."""
+
+    def __init__(self, portal: BlockingPortal, runtime: trio_runtime.Runtime) -> None:
+        self._portal = portal
+        self._book = runtime.sessions
+
+    def list_sessions(
+        self,
+        which: SessionFilter | None = None,
+        *,
+        limit: int = 20,
+        after: Cursor | None = None,
+    ) -> SessionPage:
+        """Sessions, the newest first."""
+        listing = partial(self._book.list_sessions, which, limit=limit, after=after)
+        return Call(self._portal, listing).in_thread()
+
+    def session(self, session_id: str) -> SessionRecord:
+        """The record of a session. Raises `UnknownSession`."""
+        return Call(self._portal, self._book.session, session_id).in_thread()
+
+    def overview(self) -> Overview:
+        """Where everything stands now."""
+        return Call(self._portal, self._book.overview).in_thread()
+
+
+class Runtime:
+    """A running runtime; see `midstream.Runtime`. Made by `open_runtime`.
+
+    When it gives up by itself, whatever waits raises `RuntimeStopped`, and the end of the block
+    raises why.
+    """
+
+    def __init__(self, portal: BlockingPortal, runtime: trio_runtime.Runtime) -> None:
+        self.config = runtime.config
+        self.rules = runtime.rules
+        self.sessions = Sessions(portal, runtime)
+        self.portal = portal
+        """The way into the thread of trio, for programs that know their way there."""
+        self.in_trio = runtime
+        """The runtime itself; it belongs to that thread."""
+
+    def animate(self, prompt: Prompt, **options: Unpack[AnimateOptions]) -> Handle:
+        """Hand in a prompt; the session that answers it runs on by itself."""
+        return self._begin(partial(self.in_trio.animate, prompt, **options))
+
+    def summon(self, prompt: Prompt, **options: Unpack[SummonOptions]) -> Handle:
+        """`animate` as a role."""
+        return self._begin(partial(self.in_trio.summon, prompt, **options))
+
+    def recover(self, session_id: str, **options: Unpack[RecoverOptions]) -> Handle:
+        """Go on with a session whose host was lost, where its record stops."""
+        handle = self._call(partial(self.in_trio.recover, session_id, **options))
+        return Handle(self.portal, handle)
+
+    def handle(self, session_id: str) -> Handle | None:
+        """The session, if it runs in this runtime."""
+        handle = self._call(_soon, partial(self.in_trio.handle, session_id))
+        return None if handle is None else Handle(self.portal, handle)
+
+    def follow(self, session_id: str) -> Stream[Chunk] | None:
+        """What the model has said and says in a session of this runtime; None if it is not
+        known here, or ended more than half a minute ago."""
+        stream = self._call(self.in_trio.follow, session_id)
+        if stream is None:
+            return None
+        return Stream(self.portal, Fetched(stream.take, stream.aclose))
+
+    def notices(self, after: int = 0) -> Stream[Notice]:
+        """What becomes known of the sessions that this runtime writes. Ends with it."""
+        notices = self._call(self.in_trio.notices, after)
+
+        async def take() -> Sequence[Notice]:
+            notice = await anext(notices, None)
+            return () if notice is None else (notice,)
+
+        return Stream(self.portal, Fetched(take, partial(_soon, notices.close)))
+
+    def cancel(self, session_id: str, reason: str | None = None) -> SessionRecord:
+        """End a session as cancelled, whichever process it lives in; its record then."""
+        return self._call(self.in_trio.cancel, session_id, reason)
+
+    def session_costs(self, session_ids: Iterable[str]) -> dict[str, SessionCost]:
+        """What these sessions have cost, by id."""
+        return self._call(self.in_trio.session_costs, tuple(session_ids))
+
+    def status(self) -> DispatchStatus:
+        """The shared pause: whether, since when, until when and why nothing may begin."""
+        return self._call(self.in_trio.status)
+
+    def is_dispatchable(self) -> bool:
+        """Whether a session may begin now, as far as this host knows."""
+        return self._call(_soon, self.in_trio.is_dispatchable)
+
+    def rule_counters(self) -> RuleCounters:
+        """What the rules have done in all sessions of this runtime so far."""
+        return self._call(self.in_trio.rule_counters)
+
+    def complete_path(self, typed: str) -> tuple[str, ...]:
+        """What may be meant by the beginning of a reference to a file."""
+        return self._call(self.in_trio.complete_path, typed)
+
+    def stop_message(self, conversation_id: str) -> dict[str, Any] | None:
+        """What the conversation is continued with; None if nothing is set."""
+        return self._call(self.in_trio.stop_message, conversation_id)
+
+    def _begin(self, begin: Callable[[], SessionHandle]) -> Handle:
+        return Handle(self.portal, self._call(_soon, begin))
+
+    def _call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        return Call(self.portal, function, *args).in_thread()
+
+
+@contextmanager
+def open_runtime(
+    config: Config | Path | str | None = None, **options: Unpack[RuntimeOptions]
+) -> Generator[Runtime]:
+    """Run a runtime for as long as the block lasts; see `midstream.open_runtime`.
+
+    `on_lifecycle` is called in the thread of trio.
+    """
+    with trio_thread() as portal:
+        hosted = Hosted(portal, trio_runtime.open_runtime(config, **options))
+        with _stay_in(hosted) as runtime:
+            yield Runtime(portal, runtime)
+
+
+@contextmanager
+def open_websocket(
+    runtime: Runtime, config: WebsocketConfig | None = None, *, token: str | None = None
+) -> Generator[tuple[str, ...]]:
+    """Open the websocket door of a runtime for as long as the block lasts; its URLs. See
+    `midstream.open_websocket`."""
+    opening = trio_websocket.open_websocket(runtime.in_trio, config, token=token)
+    with _stay_in(Hosted(runtime.portal, opening)) as door:
+        yield door.urls
+
+
+@contextmanager
+def _stay_in(hosted: Hosted[T]) -> Generator[T]:
+    value = hosted.enter_in_thread()
+    try:
+        yield value
+    finally:
+        hosted.leave()
+        hosted.call.in_thread()
+
+
+async def _soon(function: Callable[[], T]) -> T:
+    """A function that does not wait, called in the thread of trio."""
+    await trio.lowlevel.checkpoint()
+    return function()
