@@ -22,7 +22,6 @@ gives up, the block around it is cancelled and raises why.
 import asyncio
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -32,14 +31,15 @@ from collections.abc import (
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, cast
+from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
 import trio
 
 from midstream import runtime as trio_runtime
 from midstream import websocket as trio_websocket
 from midstream.config import Config, WebsocketConfig
+from midstream.embedding.aio_handle import Handle, Stream
+from midstream.embedding.aio_sessions import Sessions
 from midstream.embedding.asyncio_functions import crossing
 from midstream.embedding.asyncio_provider import AsyncioProvider, CrossingProvider
 from midstream.embedding.crossing import BlockingPortal, Call, Hosted, trio_thread
@@ -52,145 +52,18 @@ from midstream.embedding.options import (
     SummonOptions,
 )
 from midstream.embedding.streams import Fetched
-from midstream.handle import Chunk, EventStream, SessionHandle
+from midstream.handle import Chunk, SessionHandle
 from midstream.messages.conversation import ToolSpec
 from midstream.messages.dispatch import DispatchStatus
-from midstream.messages.events import SessionEnded, SessionEvent
 from midstream.messages.notices import Notice
 from midstream.messages.record import SessionRecord
 from midstream.messages.rule_counters import RuleCounters
 from midstream.messages.session_cost import SessionCost
 from midstream.providers.provider import Provider
-from midstream.session_book import Overview
-from midstream.stores.session_list import SessionFilter, SessionPage
-from midstream.stores.store import Cursor
 from midstream.tools import Tool
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-class Stream(Generic[T]):
-    """An async iterator over what a session says; it ends with the session.
-
-    Leaving it (`aclose`, or the end of an `async with`) ends the subscription, never the
-    session. Raises `Lagged` if its consumer was so slow that events had to be dropped. One
-    task may iterate at a time.
-    """
-
-    def __init__(self, portal: BlockingPortal, fetched: Fetched[T]) -> None:
-        self._portal = portal
-        self._fetched = fetched
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        ready = self._fetched.ready
-        while not ready:
-            if not await Call(self._portal, self._fetched.fetch).in_asyncio() and not ready:
-                raise StopAsyncIteration
-        return ready.popleft()
-
-    async def aclose(self) -> None:
-        """End the subscription."""
-        await Call(self._portal, self._fetched.close).in_asyncio()
-        self._fetched.ready.clear()
-
-    async def __aenter__(self) -> "Stream[T]":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-class Handle:
-    """One session; see `midstream.SessionHandle`."""
-
-    def __init__(self, portal: BlockingPortal, handle: SessionHandle) -> None:
-        self.session_id = handle.session_id
-        self.conversation_id = handle.conversation_id
-        self._portal = portal
-        self._handle = handle
-
-    @property
-    def chunks(self) -> Stream[Chunk]:
-        """What the model says, from the beginning of the session."""
-        return self._stream(self._handle.chunks)
-
-    def events(self, after: int = 0) -> Stream[SessionEvent]:
-        """Everything that happens in the session, behind event number `after`."""
-        return self._stream(self._handle.events(after))
-
-    @property
-    def ended(self) -> SessionEnded | None:
-        """The outcome, or None while the session runs."""
-        return self._handle.ended
-
-    async def result(self) -> SessionEnded:
-        """Wait for the session's outcome. Leaving the wait does not end the session."""
-        return await self._call(self._handle.result)
-
-    async def record(self) -> SessionRecord:
-        """Wait for the session's outcome, and give its record."""
-        return await self._call(self._handle.record)
-
-    async def answer(
-        self, call_id: str, content: str, *, is_error: bool = False, attempt: int | None = None
-    ) -> bool:
-        """Answer a call for which `ToolWanted` came; whether the answer was taken."""
-        answer = partial(self._handle.answer, is_error=is_error, attempt=attempt)
-        return await self._call(answer, call_id, content)
-
-    async def interrupt(self) -> None:
-        """Let the model stop. Returns when the session has been told."""
-        await self._call(self._handle.interrupt)
-
-    async def detach(self) -> None:
-        """Say that the client has gone: the session is not continued by itself."""
-        await self._call(self._handle.detach)
-
-    async def cancel(self, reason: str | None = None) -> None:
-        """End the session as cancelled, for `reason`."""
-        await self._call(self._handle.cancel, reason)
-
-    async def _call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        return await Call(self._portal, function, *args).in_asyncio()
-
-    def _stream(self, stream: EventStream[T]) -> Stream[T]:
-        return Stream(self._portal, Fetched(stream.take, stream.aclose))
-
-
-class Sessions:
-    """The book of all sessions of the store; see `midstream.SessionBook`."""
-
-    def __init__(self, portal: BlockingPortal, runtime: trio_runtime.Runtime) -> None:
-        self._portal = portal
-        self._book = runtime.sessions
-
-    async def list_sessions(
-        self,
-        which: SessionFilter | None = None,
-        *,
-        limit: int = 20,
-        after: Cursor | None = None,
-    ) -> SessionPage:
-        """Sessions, the newest first."""
-        listing = partial(self._book.list_sessions, which, limit=limit, after=after)
-        return await Call(self._portal, listing).in_asyncio()
-
-    async def session(self, session_id: str) -> SessionRecord:
-        """The record of a session. Raises `UnknownSession`."""
-        return await Call(self._portal, self._book.session, session_id).in_asyncio()
-
-    async def overview(self) -> Overview:
-        """Where everything stands now."""
-        return await Call(self._portal, self._book.overview).in_asyncio()
 
 
 class Runtime:
@@ -210,6 +83,16 @@ class Runtime:
         self.in_trio = runtime
         """The runtime itself; it belongs to that thread."""
         self._loop = loop
+
+    @property
+    def owner(self) -> str:
+        """The name of this host in the fences of its sessions."""
+        return self.in_trio.owner
+
+    @property
+    def live_sessions(self) -> int:
+        """How many sessions run in this runtime."""
+        return self.in_trio.live_sessions
 
     async def animate(self, prompt: Prompt, **options: Unpack[AnimateOptions]) -> Handle:
         """Hand in a prompt; the session that answers it runs on by itself."""

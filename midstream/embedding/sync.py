@@ -14,12 +14,11 @@ when that has passed; then nothing was lost, and one may wait again. Functions t
 async run in worker threads; async ones run in the thread of trio, and are functions of trio.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
@@ -35,150 +34,17 @@ from midstream.embedding.options import (
     SummonOptions,
 )
 from midstream.embedding.streams import Fetched
-from midstream.handle import Chunk, EventStream, SessionHandle
+from midstream.embedding.sync_handle import Handle, Stream
+from midstream.embedding.sync_sessions import Sessions
+from midstream.handle import Chunk, SessionHandle
 from midstream.messages.dispatch import DispatchStatus
-from midstream.messages.events import SessionEnded, SessionEvent
 from midstream.messages.notices import Notice
 from midstream.messages.record import SessionRecord
 from midstream.messages.rule_counters import RuleCounters
 from midstream.messages.session_cost import SessionCost
-from midstream.session_book import Overview
-from midstream.stores.session_list import SessionFilter, SessionPage
-from midstream.stores.store import Cursor
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-class Stream(Generic[T]):
-    """An iterator over what a session says; it ends with the session.
-
-    Leaving it (`close`, or the end of a `with`) ends the subscription, never the session.
-    Raises `Lagged` if its consumer was so slow that events had to be dropped.
-    """
-
-    def __init__(
-        self, portal: BlockingPortal, fetched: Fetched[T], timeout_s: float | None = None
-    ) -> None:
-        self._portal = portal
-        self._fetched = fetched
-        self._timeout_s = timeout_s
-
-    def within(self, timeout_s: float) -> "Stream[T]":
-        """The same stream, which raises `TimeoutError` when nothing comes for so many seconds.
-        It may be iterated over again.
-
-        >>> for chunk in handle.chunks.within(30): ...
-        """
-        return Stream(self._portal, self._fetched, timeout_s)
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        ready = self._fetched.ready
-        while not ready:
-            fetch = Call(self._portal, self._fetched.fetch)
-            if not fetch.in_thread(self._timeout_s) and not ready:
-                raise StopIteration
-        return ready.popleft()
-
-    def close(self) -> None:
-        """End the subscription."""
-        Call(self._portal, self._fetched.close).in_thread()
-        self._fetched.ready.clear()
-
-    def __enter__(self) -> "Stream[T]":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Handle:
-    """One session; see `midstream.SessionHandle`."""
-
-    def __init__(self, portal: BlockingPortal, handle: SessionHandle) -> None:
-        self.session_id = handle.session_id
-        self.conversation_id = handle.conversation_id
-        self._portal = portal
-        self._handle = handle
-
-    @property
-    def chunks(self) -> Stream[Chunk]:
-        """What the model says, from the beginning of the session."""
-        return self._stream(self._handle.chunks)
-
-    def events(self, after: int = 0) -> Stream[SessionEvent]:
-        """Everything that happens in the session, behind event number `after`."""
-        return self._stream(self._handle.events(after))
-
-    @property
-    def ended(self) -> SessionEnded | None:
-        """The outcome, or None while the session runs."""
-        return self._handle.ended
-
-    def result(self, timeout_s: float | None = None) -> SessionEnded:
-        """Wait for the session's outcome. Leaving the wait does not end the session."""
-        return Call(self._portal, self._handle.result).in_thread(timeout_s)
-
-    def record(self, timeout_s: float | None = None) -> SessionRecord:
-        """Wait for the session's outcome, and give its record."""
-        return Call(self._portal, self._handle.record).in_thread(timeout_s)
-
-    def answer(
-        self, call_id: str, content: str, *, is_error: bool = False, attempt: int | None = None
-    ) -> bool:
-        """Answer a call for which `ToolWanted` came; whether the answer was taken."""
-        answer = partial(self._handle.answer, is_error=is_error, attempt=attempt)
-        return Call(self._portal, answer, call_id, content).in_thread()
-
-    def interrupt(self) -> None:
-        """Let the model stop. Returns when the session has been told."""
-        Call(self._portal, self._handle.interrupt).in_thread()
-
-    def detach(self) -> None:
-        """Say that the client has gone: the session is not continued by itself."""
-        Call(self._portal, self._handle.detach).in_thread()
-
-    def cancel(self, reason: str | None = None) -> None:
-        """End the session as cancelled, for `reason`."""
-        Call(self._portal, self._handle.cancel, reason).in_thread()
-
-    def _stream(self, stream: EventStream[T]) -> Stream[T]:
-        return Stream(self._portal, Fetched(stream.take, stream.aclose))
-
-
-class Sessions:
-    """The book of all sessions of the store; see `midstream.SessionBook`."""
-
-    def __init__(self, portal: BlockingPortal, runtime: trio_runtime.Runtime) -> None:
-        self._portal = portal
-        self._book = runtime.sessions
-
-    def list_sessions(
-        self,
-        which: SessionFilter | None = None,
-        *,
-        limit: int = 20,
-        after: Cursor | None = None,
-    ) -> SessionPage:
-        """Sessions, the newest first."""
-        listing = partial(self._book.list_sessions, which, limit=limit, after=after)
-        return Call(self._portal, listing).in_thread()
-
-    def session(self, session_id: str) -> SessionRecord:
-        """The record of a session. Raises `UnknownSession`."""
-        return Call(self._portal, self._book.session, session_id).in_thread()
-
-    def overview(self) -> Overview:
-        """Where everything stands now."""
-        return Call(self._portal, self._book.overview).in_thread()
 
 
 class Runtime:
@@ -196,6 +62,16 @@ class Runtime:
         """The way into the thread of trio, for programs that know their way there."""
         self.in_trio = runtime
         """The runtime itself; it belongs to that thread."""
+
+    @property
+    def owner(self) -> str:
+        """The name of this host in the fences of its sessions."""
+        return self.in_trio.owner
+
+    @property
+    def live_sessions(self) -> int:
+        """How many sessions run in this runtime."""
+        return self.in_trio.live_sessions
 
     def animate(self, prompt: Prompt, **options: Unpack[AnimateOptions]) -> Handle:
         """Hand in a prompt; the session that answers it runs on by itself."""

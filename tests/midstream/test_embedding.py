@@ -22,6 +22,7 @@ from midstream.embedding import aio, sync
 from midstream.embedding.asyncio_functions import LoopGone
 from midstream.embedding.asyncio_provider import READ_AHEAD
 from midstream.embedding.crossing import RuntimeStopped
+from midstream.handle import SessionHandle
 from midstream.messages.conversation import ModelRequest, ToolSpec
 from midstream.messages.errors import ConfigError
 from midstream.messages.events import Retracted, SessionEnded, Text, ToolResult, ToolWanted
@@ -37,6 +38,8 @@ from midstream.messages.stream import (
 from midstream.messages.submission import HookCancel, HookContinue, SubmittedPrompt
 from midstream.providers.scripted import Call, Hang, Pause, Script, ScriptedProvider, Step, answer
 from midstream.rules.rule import Rule, ScopeToken, Source
+from midstream.runtime import Runtime
+from midstream.session_book import SessionBook
 from midstream.stores.conversations import ConversationBusy
 from midstream.stores.memory import MemoryStore
 from midstream.tools import Tool
@@ -538,3 +541,19 @@ def test_ctrl_c_ends_a_wait_and_then_the_program() -> None:
     outcome = ended[0].ended
     assert outcome is not None
     assert outcome.status is SessionStatus.CANCELLED
+
+
+FOR_DOORS = {"replay", "put_on_record"}
+"""Calls of a runtime that are made by doors, which run beside it on trio."""
+
+FOR_DOORS_OF_BOOKS = {"apply", "report", "refusal", "is_dispatchable"}
+
+
+@pytest.mark.parametrize("flavour", [aio, sync], ids=["asyncio", "threads"])
+def test_the_calls_are_those_of_a_runtime_on_trio(flavour: Any) -> None:
+    def calls(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert calls(Runtime) - calls(flavour.Runtime) == FOR_DOORS
+    assert calls(SessionHandle) == calls(flavour.Handle)
+    assert calls(SessionBook) - calls(flavour.Sessions) == FOR_DOORS_OF_BOOKS
