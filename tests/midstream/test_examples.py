@@ -135,7 +135,11 @@ def test_the_page_works_in_a_browser(project: Path) -> None:
         browser = browsers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
         problems: list[object] = []
-        page.on("pageerror", problems.append)
+
+        def note_problem(problem: object) -> None:
+            problems.append(problem)
+
+        page.on("pageerror", note_problem)
         page.goto(url)
         page.wait_for_function("document.querySelector('#state').textContent.startsWith('open')")
         page.click("form button")
