@@ -1,0 +1,1 @@
+pytest_plugins = ["midstream.testing.pytest_plugin", "midstream.testing.races_plugin"]
