@@ -69,6 +69,7 @@ class _Visit:
         self.stay = trio.CancelScope()
         self.closing: Close | None = None
         self.peer: Peer | None = None
+        self.stream: MeteredStream | None = None
         self.is_welcome = False
 
     def leave(self, code: CloseCode, reason: str) -> None:
@@ -77,9 +78,9 @@ class _Visit:
             self.closing = Close(code, reason)
         self.stay.cancel()
 
-    def on_violation(self) -> None:
+    def on_violation(self, reason: str) -> None:
         """Its bytes break a rule."""
-        self.leave(CloseCode.POLICY, "a message has too many parts")
+        self.leave(CloseCode.POLICY, reason)
 
     def on_end(self) -> None:
         """No bytes come any more. A websocket notices that itself, a handshake does not."""
@@ -89,6 +90,8 @@ class _Visit:
     def welcome(self) -> None:
         """The client has said who it is."""
         self.is_welcome = True
+        if self.stream is not None:
+            self.stream.is_welcome = True
 
 
 class WebsocketService:
@@ -162,10 +165,11 @@ class WebsocketService:
 
     async def _receive(self, visit: _Visit, stream: trio.abc.Stream) -> None:
         async with trio.open_nursery() as reader:
-            metered = MeteredStream(stream, self._settings.limits, visit.on_violation, visit.on_end)
+            limits = self._settings.limits
+            visit.stream = MeteredStream(stream, limits, visit.on_violation, visit.on_end)
             websocket: WebSocketConnection | None = None
             with visit.stay:
-                websocket = await self._shake_hands(reader, metered)
+                websocket = await self._shake_hands(reader, visit.stream)
                 if websocket is not None:
                     visit.peer = self._peer(websocket, visit)
                     visit.closing = await self._run(visit.peer) or visit.closing

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 import trio
 from raw_client import JSON_PROTOCOL, MSGPACK_PROTOCOL, Frame, RawClient, raw_client
 from trio.testing import MockClock
-from trio_websocket import ConnectionRejected
+from trio_websocket import ConnectionClosed, ConnectionRejected
 
 from midstream.config import WebsocketConfig
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
@@ -324,6 +324,17 @@ async def test_a_message_without_end_is_closed(autojump_clock: MockClock) -> Non
             await near.send_all(b"\x01\x80\0\0\0\0")
             await near.send_all(b"\x00\x80\0\0\0\0" * 2_000)
             assert await client.close_of_server() == 1008
+
+
+async def test_who_has_not_said_hello_may_not_say_much(autojump_clock: MockClock) -> None:
+    async with opened(token="s3cret") as (_, wire), raw_client(wire, hello={}) as client:
+        with suppress(ConnectionClosed):
+            await client.say("hello", token="x" * 100_000)
+        assert await client.close_of_server() == 1008
+    async with opened(token="s3cret") as (_, wire), raw_client(wire, hello={}) as client:
+        await client.say("hello", token="s3cret")
+        assert (await client.hear())["type"] == "welcome"
+        assert (await client.submit("x" * 200_000))["type"] == "ack"
 
 
 async def test_who_sends_too_fast_is_read_later_and_loses_nothing(
