@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from time import monotonic, sleep
 
 from midstream.messages.errors import StoreError
 
@@ -19,6 +20,10 @@ APPLICATION_ID = 0x6D696473
 
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """What the write-ahead log is cut back to after a burst."""
+
+WAL_RETRY_S = 0.005
+"""Between two tries to switch a new file to the write-ahead log; another host's own switch
+takes about as long."""
 
 _SCRIPTS = ("schema_001.sql",)
 
@@ -39,7 +44,7 @@ def open_writer(path: Path, busy_timeout_s: float, migrations: Sequence[str]) ->
     connection = _connect(path, busy_timeout_s)
     try:
         _check_owner(path, connection, len(migrations))
-        _prepare(path, connection)
+        _prepare(path, connection, busy_timeout_s)
         _migrate(connection, migrations)
     except sqlite3.Error as error:
         connection.close()
@@ -130,14 +135,31 @@ def _check_owner(path: Path, connection: sqlite3.Connection, present_version: in
         )
 
 
-def _prepare(path: Path, connection: sqlite3.Connection) -> None:
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+def _prepare(path: Path, connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+    mode = _switch_to_wal(connection, busy_timeout_s)
     if mode != "wal":
         raise StoreError(
             f"{path}: no write-ahead log is possible here (journal mode {mode}); "
             "put the file on a local disk"
         )
     connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+
+
+def _switch_to_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> str:
+    """The journal mode that the file has now.
+
+    SQLite's own busy timeout does not cover this: the pragma reads before it locks, and a
+    reader that meets another's write lock is refused at once lest the two wait for each other.
+    """
+    deadline = monotonic() + busy_timeout_s
+    while True:
+        try:
+            mode: str = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            return mode
+        except sqlite3.OperationalError as error:
+            if primary_code(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+                raise
+        sleep(WAL_RETRY_S)
 
 
 def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:

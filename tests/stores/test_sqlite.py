@@ -228,6 +228,35 @@ async def test_hosts_that_start_at_once_make_one_schema(path: Path) -> None:
         await store.aclose()
 
 
+async def test_a_host_waits_while_another_writes_to_a_file_without_a_log_yet(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            other.rollback()
+
+    monkeypatch.setattr("midstream.stores.sqlite_file.sleep", pause)
+
+    async with contextlib.aclosing(await open_sqlite(path)) as store:
+        assert await store.count(Book.STATE, {}) == 0
+
+    assert len(pauses) == 3
+    other.close()
+
+
+async def test_a_host_does_not_wait_for_ever_for_a_file_without_a_log(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreError, match="another process holds the database"):
+            await open_sqlite(path, busy_timeout_s=0.02)
+
+
 # --- the writer -----------------------------------------------------------------------
 
 
