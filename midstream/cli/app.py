@@ -1,5 +1,6 @@
 """The commands and their options; each does its work in a module of its own."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +31,18 @@ app.add_typer(conversations_app)
 Json = Annotated[bool, typer.Option("--json", help="Print events as NDJSON, one a line.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"midstream {version('midstream')}")
+        raise typer.Exit
+
+
 @app.callback()
-def midstream() -> None:
+def midstream(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Listens while a model talks: aborts on a rule, says why, lets it try again."""
 
 

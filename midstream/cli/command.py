@@ -12,6 +12,7 @@ from typing import cast
 import trio
 import typer
 
+from midstream.cli.tables import harmless
 from midstream.messages.errors import MidstreamError
 
 INTERRUPTED = 130
@@ -44,6 +45,6 @@ def _explained(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(cause, MidstreamError):
         because = f": {cause.__cause__}" if cause.__cause__ else ""
-        typer.secho(f"midstream: {cause}{because}", fg="red", err=True)
+        typer.secho(harmless(f"midstream: {cause}{because}"), fg="red", err=True)
         return 2
     raise error

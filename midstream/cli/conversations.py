@@ -218,7 +218,7 @@ def _print_item(console: Console, shown: ShownItem, *, full: bool) -> None:
     style = "dim" if shown.hidden or not shown.in_context else "bold"
     print_line(console, f"\n{shown.position} {_speaker(shown.item)}{mark}{gone}", style)
     cut = not full and (shown.hidden is not None or isinstance(shown.item, ToolResultItem))
-    lines = [_harmless(line) for line in _text_of(shown.item).split("\n")]
+    lines = _text_of(shown.item).split("\n")
     more = len(lines) - HIDDEN_LINES
     body = lines[:HIDDEN_LINES] if cut and more > 0 else lines
     for line in body:
@@ -256,11 +256,6 @@ def _text_of(item: AnyItem) -> str:
             case OpaquePart(kind=kind):
                 pieces.append(f"({kind})")
     return "\n".join(pieces)
-
-
-def _harmless(line: str) -> str:
-    """A line without what a terminal would obey; its spaces stay."""
-    return "".join(c if c.isprintable() or c == "\t" else "�" for c in line)
 
 
 def _stop_message(kept: msgspec.Raw | None) -> dict[str, Any] | None:

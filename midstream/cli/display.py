@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text as Styled
 
+from midstream.cli.tables import harmless, print_line
 from midstream.messages.alert import AlertLevel
 from midstream.messages.events import (
     AlertRaised,
@@ -146,19 +147,20 @@ class TerminalDisplay:
         if self._inline != kind:
             self._break()
             self._inline = kind
-        self._console.print(Styled(text, style), end="", soft_wrap=True)
+        self._console.print(Styled(harmless(text), style), end="", soft_wrap=True)
         self._console.file.flush()
 
     def _line(self, text: str, style: str) -> None:
         self._break()
-        self._console.print(Styled(text, style), soft_wrap=True)
+        print_line(self._console, text, style)
 
     def _panel(self, text: str) -> None:
         self._break()
         if self._console.is_terminal:
-            self._console.print(Panel(Styled(text), title="the model is told", style="magenta"))
+            body = Styled(harmless(text))
+            self._console.print(Panel(body, title="the model is told", style="magenta"))
         else:
-            self._console.print(Styled(f"the model is told:\n{text}"), soft_wrap=True)
+            print_line(self._console, f"the model is told:\n{text}")
 
     def _break(self) -> None:
         if self._inline:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text as Styled
 
 from midstream.cli.display import shortened
+from midstream.cli.tables import harmless
 from midstream.messages.dispatch import DispatchState
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.session_cost import SessionCost
@@ -103,10 +104,10 @@ class SessionView:
         table.add_row("status", status)
         for name, value in self._rows():
             if value:
-                table.add_row(name, value)
+                table.add_row(name, harmless(value))
         if not record.output:
             return table
-        return Group(table, Styled("\noutput", "dim"), Styled(record.output))
+        return Group(table, Styled("\noutput", "dim"), Styled(harmless(record.output)))
 
     def lines(self, *, json: bool) -> Mapping[str, str]:
         if json:

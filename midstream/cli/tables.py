@@ -1,7 +1,7 @@
-"""Tables for people: drawn to the width of a terminal, aligned and uncut in a pipe.
+"""Tables and lines for people: drawn to the width of a terminal, aligned and uncut in a pipe.
 
-What is shown may come from any file or model, so it is made harmless first: one line, no
-control characters, no markup.
+What is shown may come from any file or model, so it is made harmless first: no control
+characters, no markup, and in a table one line.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,24 @@ UNWRAPPED_CHARS = 30
 """Cells of the first column up to this length stay on one line."""
 
 
+_OBEYED = {
+    **dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "�"),
+    ord("\t"): "\t",
+    ord("\n"): "\n",
+    ord("\r"): "",
+}
+"""What a terminal would obey: ECMA-48's C0, C1 and DEL. A carriage return hides what stands
+before it, and is of no use before a newline."""
+
+
+def harmless(text: str) -> str:
+    """`text` without what a terminal would obey; its tabs and newlines stay."""
+    return text.translate(_OBEYED)
+
+
 def one_line(text: str) -> str:
-    """`text` on one line; what a terminal would obey or cannot show becomes `�`."""
-    line = " ".join(text.split())
-    return line if line.isprintable() else "".join(c if c.isprintable() else "�" for c in line)
+    """`text` on one line; what a terminal would obey becomes `�`."""
+    return harmless(" ".join(text.split()))
 
 
 def short_path(path: str, cwd: Path) -> str:
@@ -60,8 +74,8 @@ def _print_aligned(console: Console, columns: Sequence[str], rows: Sequence[Sequ
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """One line, never cut and never wrapped by us."""
-    console.print(Text(text, style), soft_wrap=True)
+    """One line, harmless, never cut and never wrapped by us."""
+    console.print(Text(harmless(text), style), soft_wrap=True)
 
 
 def counted(number: int, what: str) -> str:

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,28 @@ def test_a_clean_stream_is_shown_as_it_is(home: Path, rules: Path) -> None:
     shown, _ = midstream("run", "--replay", recorded(home, HONEST_REPORT[1]), "--rules", rules)
     assert HONEST_REPORT[1].text in shown
     assert "completed (end_turn) after 1 attempt" in shown
+
+
+HOSTILE = "\x1b]52;c;ZWNobw==\x07\x1b[2Jgone\x9b1A\rover\x7f – and\u00a0👩‍💻\n"
+
+
+def test_what_a_model_says_does_not_command_the_terminal(home: Path, rules: Path) -> None:
+    stream = home / "stream.sse"
+    stream.write_bytes(b"".join(events(Answer(HOSTILE), 0)))
+
+    shown, _ = midstream("run", "--replay", stream, "--rules", rules)
+    session = json.loads(midstream("sessions", "list", "--json")[0])["id"]
+    kept, _ = midstream("sessions", "show", session)
+    said, _ = midstream("conversations", "list")
+
+    for page in (shown, kept, said):
+        assert not [c for c in page if c != "\n" and unicodedata.category(c) == "Cc"]
+    assert "gone�1Aover� – and\u00a0👩‍💻" in shown
+    assert "gone�1Aover� – and\u00a0👩‍💻" in kept
+
+
+def test_the_version_is_the_one_installed(home: Path) -> None:
+    assert midstream("--version")[0] == f"midstream {version('midstream')}\n"
 
 
 def test_json_prints_one_event_a_line(home: Path, rules: Path) -> None:
