@@ -64,7 +64,7 @@ wheel: $(VENV)/with-test
 	$(BIN)/pytest tests/midstream/test_wheel.py
 
 schema: $(VENV)/with-all
-	$(BIN)/python -c "from midstream.messages.wire_schema import schema_text; print(schema_text(), end='')" > docs/websocket.schema.json
+	$(BIN)/python -P -c "from midstream.messages.wire_schema import schema_text; print(schema_text(), end='')" > docs/websocket.schema.json
 
 bench: $(VENV)/with-test
 	$(BIN)/python bench/matching.py

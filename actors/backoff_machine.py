@@ -61,10 +61,12 @@ class Hear(msgspec.Struct, frozen=True, tag=True):
 
 class AskDispatch(msgspec.Struct, frozen=True, tag=True):
     """May this session begin? Answered with None if it may, and then it has to `Hear` of
-    the session's end, whatever it is; else with why not."""
+    the session's end, whatever it is; else with why not. One that `has_begun` asks whether
+    it may go on."""
 
     session_id: str
     reply: Reply[Refused | None]
+    has_begun: bool = False
 
 
 class ReadStatus(msgspec.Struct, frozen=True, tag=True):
@@ -85,9 +87,21 @@ class DispatchView:
     changes it; it outlives the machine's incarnations."""
 
     def __init__(self) -> None:
-        self.status: DispatchStatus = NEVER_PAUSED
+        self._status: DispatchStatus = NEVER_PAUSED
+        self.changed = trio.Event()
+        """Set, and replaced, when the status is set the next time."""
         self.reconciled = False
         """Whether the pause that a start may find was looked at; done once in a runtime."""
+
+    @property
+    def status(self) -> DispatchStatus:
+        return self._status
+
+    @status.setter
+    def status(self, status: DispatchStatus) -> None:
+        self._status = status
+        self.changed.set()
+        self.changed = trio.Event()
 
 
 class BackoffMachine(Actor[BackoffMessage]):
@@ -121,9 +135,10 @@ class BackoffMachine(Actor[BackoffMessage]):
             case Hear(event, reply):
                 await self._hear(event)
                 reply.send(None)
-            case AskDispatch(session_id, reply):
+            case AskDispatch(session_id, reply, has_begun):
                 await self._reload()
-                effects = await self._decide(DispatchAsked(session_id=session_id))
+                asked = DispatchAsked(session_id=session_id, has_begun=has_begun)
+                effects = await self._decide(asked)
                 refusals = (effect for effect in effects if isinstance(effect, Refused))
                 reply.send(next(refusals, None))
             case ReadStatus(reply):

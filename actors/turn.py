@@ -99,6 +99,7 @@ from midstream.messages.events import (
     AnyEvent,
     AttemptDiscarded,
     AttemptLost,
+    AttemptPaused,
     AttemptStarted,
     LocalAnswer,
     PassageCapped,
@@ -133,7 +134,9 @@ from midstream.messages.work import (
     AcceptPrompt,
     ActorLost,
     AppendItems,
+    AttemptHeld,
     AttemptOverdue,
+    AttemptReleased,
     Cancel,
     ConditionSuspended,
     Detach,
@@ -161,6 +164,8 @@ Message = (
     | RetryDue
     | SettleOverdue
     | AttemptOverdue
+    | AttemptHeld
+    | AttemptReleased
     | WorkKnown
     | Interrupt
     | Cancel
@@ -261,6 +266,11 @@ class Turn:
                 attempt == live and self._continuing.follow_up is not None
             ):
                 return self._on_follow_up_overdue(attempt)
+            case AttemptHeld(attempt, reason), Streaming(live) if attempt == live:
+                return self._on_held(attempt, reason)
+            case AttemptReleased(attempt), Streaming(live) if attempt == live:
+                self._spending.release(now)
+                return []
             case WorkKnown(attempt, answers, has_project), AskingWork(live, reply) if (
                 attempt == live
             ):
@@ -320,6 +330,7 @@ class Turn:
     def _start_attempt(self) -> list[Effect]:
         self._number += 1
         self._turn += 1
+        self._spending.release(self._now)
         self._attempt = _Attempt(Accumulator(self._settings.format))
         self._continuing = self._continuing.asked()
         self.phase = Streaming(self._number)
@@ -345,6 +356,18 @@ class Turn:
         events: list[AnyEvent] = list(said(batch.attempt, batch.messages))
         events += [RuleTriggered(batch.attempt, verdict) for verdict in batch.verdicts]
         return [Publish(tuple(events))] if events else []
+
+    def _on_held(self, attempt: int, reason: str) -> list[Effect]:
+        """Everybody is paused: the prompt waits for its answer. What was begun by itself does
+        not, as when its own quota is spent (spec/stop_message.md 9)."""
+        self._spending.hold(self._now)
+        if self._continuing.follow_up is None:
+            return [Publish((AttemptPaused(attempt, reason),))]
+        self._continuing = self._continuing.unasked()
+        notice = f"auto-continue ended: {reason}"
+        return self._stop(
+            Conclusion(SessionStatus.COMPLETED, notice, stop_reason=self._stop_reason)
+        )
 
     def _interrupting(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
         """The verdicts for which the stream is cut, with those that ride along."""

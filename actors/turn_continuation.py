@@ -127,6 +127,12 @@ class Continuing:
             self, follow_up=replace(follow_up, reached=follow_up.may_have_reached, asking=True)
         )
 
+    def unasked(self) -> "Continuing":
+        """The attempt that was being started has not gone out, and will not."""
+        if self.follow_up is None:
+            return self
+        return replace(self, follow_up=replace(self.follow_up, asking=False))
+
     def heard(self, messages: Iterable[AnyStreamMessage]) -> "Continuing":
         """These came; anything but a refusal says that the provider has begun to answer."""
         if self.follow_up is None or self.follow_up.reached:

@@ -33,8 +33,9 @@ class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_restarts` counts the attempts that midstream starts beyond the first: retries,
     follow-ups, recoveries. Output tokens are those of all attempts, seconds those since the
-    prompt in which no tool ran. An attempt that brings the model the results of its calls is
-    one that the model asked for, and counts against `max_tool_rounds` alone.
+    prompt in which no tool ran and no pause held an attempt back. An attempt that brings the
+    model the results of its calls is one that the model asked for, and counts against
+    `max_tool_rounds` alone.
     """
 
     max_restarts: int = 16

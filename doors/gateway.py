@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import Receive, Scope, Send
 
 from midstream.doors.gateway_anthropic import AnthropicWire, without_unsigned_thinking
-from midstream.doors.gateway_backoff import Windows, window_key
+from midstream.doors.gateway_backoff import WindowKey, Windows, window_key
 from midstream.doors.gateway_chat import ChatWire
 from midstream.doors.gateway_client import BodyTooLarge, Client, ClientGone
 from midstream.doors.gateway_exchange import Exchange, GatewayRules, Phase
@@ -185,13 +185,13 @@ class Gateway:
             now_s=trio.current_time(),
         )
         nursery.start_soon(self._keep_alive, request, exchange)
-        conversation = _Conversation(request, exchange, self._rules)
+        conversation = _Conversation(request, exchange, self._rules, self._windows, window)
         try:
             await conversation.run()
         finally:
             failure = conversation.failure or exchange.failure
             if request.client.ended:
-                self._windows.hear(window, request.began_at_s, failure)
+                self._windows.hear(window, conversation.asked_at_s, failure)
             self._sessions.learn(request.session, exchange.reminders, request.turn)
             await self._report(request, exchange, conversation)
 
@@ -286,8 +286,19 @@ class _Request:
 class _Conversation:
     """The attempts that answer one request."""
 
-    def __init__(self, request: _Request, exchange: Exchange, rules: GatewayRules) -> None:
+    def __init__(
+        self,
+        request: _Request,
+        exchange: Exchange,
+        rules: GatewayRules,
+        windows: Windows,
+        window: WindowKey,
+    ) -> None:
         self._request = request
+        self._windows = windows
+        self._window = window
+        self.asked_at_s = request.began_at_s
+        """When the upstream was asked the last time."""
         self._client = request.client
         self._wire = request.wire
         self._exchange = exchange
@@ -314,6 +325,7 @@ class _Conversation:
             if exchange.phase is not Phase.CUT:
                 break
             await trio.sleep(self._rules.retry_delay_s)
+            await self._wait_for_quota()
             closing, body = exchange.retry(trio.current_time())
             await self._write(closing)
             if body is None:
@@ -322,8 +334,19 @@ class _Conversation:
             raw = msgspec.json.encode(body)
         await self._conclude()
 
+    async def _wait_for_quota(self) -> None:
+        """Another request with this key may have been told meanwhile that the quota is spent.
+        Returns when the window is over, or what the request may take."""
+        ends_at_s = self._request.began_at_s + self._rules.budget.max_s
+        while (wait_s := self._windows.wait_s(self._window)) is not None:
+            left_s = ends_at_s - trio.current_time()
+            if left_s <= 0:
+                return
+            await trio.sleep(min(wait_s, left_s))
+
     async def _attempt(self, raw: bytes) -> None:
         """One upstream answer. When this returns its connection is closed."""
+        self.asked_at_s = trio.current_time()
         request, exchange = self._request, self._exchange
         headers = request.upstream.request_headers(self._client.headers)
         try:

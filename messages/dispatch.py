@@ -42,7 +42,8 @@ class DispatchStatus(Shape, frozen=True, kw_only=True):
     backoff_last_hit_at: str | None = None
     last_triggering_session: str | None = None
     probes: tuple[str, ...] = ()
-    """Ours: sessions that probe now; kept only where `probe_limit` bounds them."""
+    """Ours: sessions that probe now, where `probe_limit` bounds them; and always those that
+    began before the pause and ask their provider again after its window."""
 
 
 NEVER_PAUSED = DispatchStatus(id=DISPATCH_STATUS_ID, state=DispatchState.RUNNING, backoff_level=0)
@@ -100,9 +101,13 @@ class Booted(DispatchEvent, frozen=True, kw_only=True, tag="booted"):
 
 
 class DispatchAsked(DispatchEvent, frozen=True, kw_only=True, tag="dispatch_asked"):
-    """A session wants to start. Whoever is admitted must report an end, whatever it is."""
+    """A session wants to start. Whoever is admitted must report an end, whatever it is.
+
+    One that `has_begun` was admitted before the pause, and wants to ask its provider again.
+    """
 
     session_id: str
+    has_begun: bool = False
 
 
 AnyDispatchEvent = QuotaSpent | OtherEnd | NeutralEnd | Booted | DispatchAsked
@@ -196,7 +201,7 @@ def decide(
         case Booted():
             return _booted(status, now_ms, settings)
         case DispatchAsked():
-            return _asked(status, event.session_id, now_ms, settings)
+            return _asked(status, event, now_ms, settings)
         case _:
             assert_never(event)
 
@@ -213,7 +218,7 @@ def _quota_spent(
     if status.state is DispatchState.RUNNING:
         # Level 0, except for a level that a restart has kept.
         return _paused(noted, event, status.backoff_level, now_ms, asked_ms, settings)
-    if _is_probe(status, event.started_at, now_ms):
+    if is_probe(status, event.session_id, event.started_at, now_ms):
         return _paused(noted, event, status.backoff_level + 1, now_ms, asked_ms, settings)
     until_ms = parse_timestamp(status.paused_until)
     if event.retry_after_ms is None or (until_ms is not None and asked_ms <= until_ms):
@@ -249,7 +254,7 @@ def _paused(
 def _other_end(status: DispatchStatus, event: OtherEnd, now_ms: int) -> Decision:
     if status.state is DispatchState.RUNNING:
         return Decision(_resumed(status, level=0) if status.backoff_level else status)
-    if not _is_probe(status, event.started_at, now_ms):
+    if not is_probe(status, event.session_id, event.started_at, now_ms):
         return Decision(_without_probe(status, event.session_id))
     return Decision(_resumed(status, level=0), (Resumed(),))
 
@@ -264,18 +269,20 @@ def _booted(status: DispatchStatus, now_ms: int, settings: BackoffSettings) -> D
 
 
 def _asked(
-    status: DispatchStatus, session_id: str, now_ms: int, settings: BackoffSettings
+    status: DispatchStatus, asked: DispatchAsked, now_ms: int, settings: BackoffSettings
 ) -> Decision:
+    session_id = asked.session_id
     if not is_dispatchable(status, now_ms):
         return Decision(status, (Refused(session_id=session_id, reason=refusal(status)),))
     warning = malformed_pause(status)
     warned = () if warning is None else (Warned(message=warning),)
     admitted = (*warned, Admitted(session_id=session_id))
-    if status.state is DispatchState.RUNNING or not settings.probe_limit:
+    if status.state is DispatchState.RUNNING or session_id in status.probes:
         return Decision(status, admitted)
-    if session_id in status.probes:
+    limit = settings.probe_limit
+    if not limit and not asked.has_begun:
         return Decision(status, admitted)
-    if len(status.probes) >= settings.probe_limit:
+    if limit and len(status.probes) >= limit:
         reason = f"{refusal(status)}; waiting for {', '.join(status.probes)}"
         return Decision(status, (*warned, Refused(session_id=session_id, reason=reason)))
     probing = msgspec.structs.replace(status, probes=(*status.probes, session_id))
@@ -287,17 +294,18 @@ def refusal(status: DispatchStatus) -> str:
     return f"{status.pause_reason or 'rate limited'} (paused until {status.paused_until})"
 
 
-def _is_probe(status: DispatchStatus, started_at: str, now_ms: int) -> bool:
+def is_probe(status: DispatchStatus, session_id: str, started_at: str, now_ms: int) -> bool:
     """Whether a session was dispatched after the pause began (14.3) and its window ended.
 
     What ends in an open window was dispatched before its host had heard of the pause, or
-    of its growth, and must neither close the window nor escalate. A pause without a
+    of its growth, and must neither close the window nor escalate. One that began before the
+    pause, and was let go on after its window, is among the `probes`. A pause without a
     readable beginning is ended or renewed by any session.
     """
     if not is_dispatchable(status, now_ms):
         return False
     since_ms, started_ms = parse_timestamp(status.paused_since), parse_timestamp(started_at)
-    if since_ms is None:
+    if since_ms is None or session_id in status.probes:
         return True
     return started_ms is not None and started_ms > since_ms
 

@@ -54,6 +54,14 @@ class AttemptStarted(Event, frozen=True, tag="attempt.started"):
     attempt: int
 
 
+class AttemptPaused(Event, frozen=True, tag="attempt.paused"):
+    """The provider's quota is spent, for everybody: the attempt waits, and goes on by itself
+    when the window that `reason` tells of is over."""
+
+    attempt: int
+    reason: str
+
+
 class Text(Event, frozen=True, tag="text"):
     """The model's prose, as it comes."""
 
@@ -202,6 +210,7 @@ AnyEvent = (
     | StopMessageChanged
     | LocalAnswer
     | AttemptStarted
+    | AttemptPaused
     | Text
     | Thinking
     | ToolUse

@@ -146,6 +146,23 @@ class AttemptOverdue(Work, frozen=True):
     attempt: int
 
 
+# --- StreamMonitor to Session
+
+
+class AttemptHeld(Work, frozen=True):
+    """Everybody is paused, so the provider is not asked yet; said again when the reason
+    changes."""
+
+    attempt: int
+    reason: str
+
+
+class AttemptReleased(Work, frozen=True):
+    """The attempt that was held is let go on."""
+
+    attempt: int
+
+
 # --- the world to Session
 
 

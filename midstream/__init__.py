@@ -56,6 +56,7 @@ from midstream.messages.errors import ConfigError, MidstreamError, RuleError, St
 from midstream.messages.events import (
     AlertRaised,
     AttemptLost,
+    AttemptPaused,
     AttemptStarted,
     ContinuationDecided,
     LocalAnswer,
@@ -128,6 +129,7 @@ __all__ = [
     "AlertRaised",
     "AssistantItem",
     "AttemptLost",
+    "AttemptPaused",
     "AttemptStarted",
     "Began",
     "BlockedReport",

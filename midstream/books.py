@@ -12,6 +12,7 @@ from random import Random  # noqa: TID251 - the one instance of a program that o
 from midstream.actors.announcer import Announce, Announcer, AnnouncerMessage, Continue
 from midstream.actors.backoff_machine import BackoffMachine, BackoffMessage, DispatchView
 from midstream.actors.clock import Clock, SystemClock
+from midstream.actors.dispatch_gate import DispatchGate
 from midstream.actors.event_backlog import EventBacklog
 from midstream.actors.event_numbers import EventNumbers
 from midstream.actors.event_recorder import MAILBOX_CAPACITY, EventRecorder, RecorderMessage
@@ -24,6 +25,7 @@ from midstream.actors.subscription import DEFAULT_LIMIT_BYTES
 from midstream.assembly import build_dead_letters, build_store
 from midstream.config import Config
 from midstream.messages.backoff import BackoffSettings
+from midstream.messages.enrolment import Enrolment
 from midstream.messages.errors import ConfigError
 from midstream.messages.event_log import Position
 from midstream.messages.events import Retracted
@@ -81,6 +83,12 @@ class Books:
             "heartbeat",
             lambda: Heartbeat(self._store, ledger, machine, self._clock, self.live),
         )
+
+    def gate(self, enrolment: Enrolment) -> DispatchGate:
+        """What a session of this host has to pass before each request to its provider."""
+        session_id, started_at = enrolment.session_id, enrolment.started_at
+        machine = self.machine.address
+        return DispatchGate(session_id, started_at, self._view, machine, self._clock)
 
     def replay(
         self,

@@ -188,6 +188,7 @@ class Launcher:
             work=self._submitting.work.address,
             ledger=self._books.ledger.address,
             announcer=self._books.announcer.address,
+            gate=self._books.gate(enrolment),
             outcome=outcome,
         )
         handle = SessionHandle(

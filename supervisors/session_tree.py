@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage
+from midstream.actors.dispatch_gate import DispatchGate
 from midstream.actors.ledger_messages import LedgerMessage
 from midstream.actors.open_calls import Message as RunnerMessage
 from midstream.actors.open_calls import ToolLimits
@@ -89,6 +90,7 @@ def session_tree(
     work: Address[WorkProbeMessage],
     ledger: Address[LedgerMessage],
     announcer: Address[AnnouncerMessage],
+    gate: DispatchGate,
     outcome: Outcome,
 ) -> SessionTree:
     """The tree of one session. Nothing of it runs yet."""
@@ -114,7 +116,8 @@ def session_tree(
         ),
     )
     monitor: ActorSpec[MonitorMessage] = ActorSpec(
-        "stream_monitor", lambda: StreamMonitor(provider, matcher.address, stop)
+        "stream_monitor",
+        lambda: StreamMonitor(provider, matcher.address, session.address, gate, stop),
     )
     runner: ActorSpec[RunnerMessage] = ActorSpec(
         "tool_runner", lambda: ToolRunner(tools.run, tools.host, tools.limits, session.address)

@@ -17,6 +17,7 @@ from midstream.messages.events import (
     AlertRaised,
     AnyEvent,
     AttemptLost,
+    AttemptPaused,
     AttemptStarted,
     ContinuationDecided,
     LocalAnswer,
@@ -85,6 +86,8 @@ class TerminalDisplay:
                 self._line(f"the model is blocked: {report.blocker or report.summary}", "yellow")
             case AttemptStarted(attempt):
                 self._line(f"attempt {attempt}", "bold")
+            case AttemptPaused(attempt, reason):
+                self._line(f"attempt {attempt} waits: {reason}", "yellow")
             case Text(_, text):
                 self._stream("text", text, "")
             case Thinking(_, text):

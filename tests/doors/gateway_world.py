@@ -69,6 +69,7 @@ class Reply:
     content_type: str = "text/event-stream"
     headers: Sequence[tuple[str, str]] = ()
     hold: bool = False
+    last_piece_after: trio.Event | None = None
     breaks: bool = False
     """Close the connection without the end of the body."""
 
@@ -80,6 +81,7 @@ class Asked:
     line: str
     headers: dict[str, str]
     body: bytes
+    at_s: float = field(default_factory=trio.current_time)
 
     @property
     def json(self) -> Any:
@@ -92,6 +94,7 @@ class ScriptedUpstream:
 
     replies: Sequence[Reply]
     asked: list[Asked] = field(default_factory=list[Asked])
+    was_asked: trio.Event = field(default_factory=trio.Event)
     closed: trio.Event = field(default_factory=trio.Event)
     url: str = ""
 
@@ -100,6 +103,7 @@ class ScriptedUpstream:
             while (request := await _read_request(stream)) is not None:
                 reply = self.replies[min(len(self.asked), len(self.replies) - 1)]
                 self.asked.append(request)
+                self.was_asked.set()
                 if not await self._answer(stream, reply):
                     return
 
@@ -108,7 +112,9 @@ class ScriptedUpstream:
         head += "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
         try:
             await stream.send_all(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
-            for piece in reply.pieces:
+            for number, piece in enumerate(reply.pieces, 1):
+                if reply.last_piece_after is not None and number == len(reply.pieces):
+                    await reply.last_piece_after.wait()
                 await stream.send_all(b"%x\r\n%s\r\n" % (len(piece), piece))
             if reply.hold:
                 while await stream.receive_some():

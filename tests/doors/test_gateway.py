@@ -345,6 +345,40 @@ async def test_while_a_key_is_out_of_quota_the_upstream_is_left_alone(status: in
     assert len(world.upstream.asked) == 2
 
 
+async def test_a_retry_waits_for_a_quota_that_another_request_has_found_spent() -> None:
+    told = trio.Event()
+    whole = anthropic_stream(BAD, size=1000)
+    upto = next(number for number, piece in enumerate(whole) if b"SECRET" in piece) + 1
+    begun = Reply(whole[:upto], hold=True, last_piece_after=told)
+    spent = Reply(
+        [b'{"type":"error","error":{"type":"rate_limit_error","message":"Slow down"}}'],
+        status=429,
+        content_type="application/json",
+        headers=[("retry-after", "1")],
+    )
+    async with (
+        gateway_world(
+            begun, spent, Reply(anthropic_stream(GOOD)), rules=gateway_rules(SECRET)
+        ) as world,
+        httpx2.AsyncClient() as client,
+    ):
+        url, body, key = f"{world.url}/v1/messages", {"model": "m", "stream": True}, "sk-mine"
+        answers: list[httpx2.Response] = []
+
+        async def ask() -> None:
+            answers.append(await client.post(url, json=body, headers={"x-api-key": key}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await world.upstream.was_asked.wait()
+            await ask()
+            told.set()
+    refused, watched = answers
+    assert (refused.status_code, watched.status_code) == (429, 200)
+    assert len(world.upstream.asked) == 3
+    assert world.upstream.asked[2].at_s - world.upstream.asked[1].at_s >= 0.9
+
+
 @pytest.mark.parametrize(
     ("protocol", "sign"),
     [("anthropic", b"event: ping"), ("chat", b": keep-alive"), ("responses", b": keep-alive")],

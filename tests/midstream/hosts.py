@@ -5,7 +5,7 @@
 A host that is killed writes nothing more: its store is cut off before its block is left.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -20,6 +20,7 @@ from midstream.messages.notices import AnyNotice
 from midstream.messages.record import SessionRecord
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
 from midstream.providers.scripted import Hang, Script, ScriptedProvider, Step
+from midstream.rules.rule import Rule
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import load_session
@@ -67,13 +68,14 @@ async def host(
     clock: Clock,
     config: Config | None = None,
     provider: ScriptedProvider | None = None,
+    rules: Sequence[Rule] = (),
     seed: int = 0,
 ) -> AsyncGenerator[Runtime]:
     """One host of the store. Hosts that run at the same time need different seeds."""
     async with open_runtime(
         config or configuration(),
         provider=provider or ScriptedProvider(*scripts),
-        rules=(),
+        rules=rules,
         store=store,
         clock=clock,
         random=Random(seed),

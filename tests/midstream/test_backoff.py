@@ -8,6 +8,7 @@ import trio
 from hosts import (
     SPEAKING,
     configuration,
+    doomed_host,
     host,
     limited,
     notices_so_far,
@@ -17,21 +18,26 @@ from hosts import (
 )
 from trio.testing import MockClock
 
+from midstream.actors.ledger_messages import NotRecoverable
 from midstream.messages.dispatch import DISPATCH_STATUS_ID, DispatchState, DispatchStatus
 from midstream.messages.errors import StoreError
+from midstream.messages.events import AttemptPaused
 from midstream.messages.failure import FailureKind
 from midstream.messages.notices import Ended
 from midstream.messages.record import SessionStatus
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
 from midstream.messages.timestamps import parse_timestamp
-from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
+from midstream.providers.scripted import Call, Hang, Pause, ScriptedProvider, Step, answer
+from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.runtime import Runtime
 from midstream.stores.memory import MemoryStore
 from midstream.stores.state import load_status
 from midstream.stores.store import Book, Query
+from midstream.tools import Tool
 
 MINUTE_S = 60.0
 HELLO = answer("hello")
+NO_FOO = Rule(name="no-foo", conditions=("foo",), scope=(ScopeToken(Source.TEXT),), body="No foo.")
 
 
 async def hit_the_limit(runtime: Runtime, prompt: str = "hi") -> str:
@@ -188,6 +194,156 @@ async def test_sessions_that_run_are_not_stopped_by_a_pause(autojump_clock: Mock
         await hit_the_limit(runtime)
         assert (await running.result()).status is SessionStatus.COMPLETED
         assert not runtime.is_dispatchable()
+
+
+async def other_hits_the_limit(runtime: Runtime, minutes: float = 15) -> None:
+    other = ScriptedProvider(limited(after_s=minutes * MINUTE_S))
+    assert (await runtime.animate("b", provider=other).result()).status is (
+        SessionStatus.RATE_LIMITED
+    )
+
+
+async def look(path: str) -> str:
+    """Look at a file."""
+    await trio.sleep(60)
+    return f"nothing in {path}"
+
+
+FOO = [StreamStarted(), BlockStarted(0, "text"), Pause(5), TextDelta(0, "foo")]
+NEXT_REQUESTS: dict[str, list[Step]] = {
+    "a retry for a rule": [*FOO, Hang()],
+    "the results of calls": answer("I look", Call("look", '{"path": "x"}')),
+}
+
+
+@pytest.mark.parametrize("kind", NEXT_REQUESTS)
+async def test_a_running_session_asks_nothing_more_while_the_window_is_open(
+    kind: str, autojump_clock: MockClock
+) -> None:
+    """It is not ended by the pause (spec/animator.md 6), so it waits; the budget of its
+    prompt, which is shorter than the window, does not count that time."""
+    provider = ScriptedProvider(NEXT_REQUESTS[kind], HELLO)
+    async with host(MemoryStore(), clock=wall_clock(), rules=[NO_FOO]) as runtime:
+        running = runtime.animate("a", provider=provider, tools=[Tool(look)])
+        await trio.sleep(1)
+        await other_hits_the_limit(runtime)
+        await trio.sleep(14 * MINUTE_S)
+        assert len(provider.requests) == 1
+        assert running.ended is None
+        await trio.sleep(MINUTE_S)
+        assert (await running.result()).status is SessionStatus.COMPLETED
+        assert len(provider.requests) == 2
+        assert (await runtime.status()).state is DispatchState.RUNNING
+        waits = [e.event for e in [e async for e in running.events()]]
+        [paused] = [event for event in waits if isinstance(event, AttemptPaused)]
+        assert paused.attempt == 2
+        assert "paused until 2026-01-01T00:15:01" in paused.reason
+
+
+async def test_what_waited_for_the_window_and_is_refused_again_escalates(
+    autojump_clock: MockClock,
+) -> None:
+    """It began before the pause, and asked after its window: it is a probe, no straggler."""
+    provider = ScriptedProvider(NEXT_REQUESTS["a retry for a rule"], limited())
+    async with host(MemoryStore(), clock=wall_clock(), rules=[NO_FOO]) as runtime:
+        running = runtime.animate("a", provider=provider)
+        await trio.sleep(1)
+        await other_hits_the_limit(runtime)
+        assert (await running.result()).status is SessionStatus.RATE_LIMITED
+        status = await runtime.status()
+        assert (status.state, status.backoff_level) == (DispatchState.PAUSED, 1)
+        assert window_s(status) == 30 * MINUTE_S
+        assert status.probes == ()
+
+
+async def test_a_window_that_grows_holds_a_running_session_for_longer(
+    autojump_clock: MockClock,
+) -> None:
+    provider = ScriptedProvider(NEXT_REQUESTS["a retry for a rule"], HELLO)
+    slow = ScriptedProvider([Pause(10 * MINUTE_S), *limited(after_s=30 * MINUTE_S)])
+    async with host(MemoryStore(), clock=wall_clock(), rules=[NO_FOO]) as runtime:
+        running = runtime.animate("a", provider=provider)
+        runtime.animate("c", provider=slow)
+        await trio.sleep(1)
+        await other_hits_the_limit(runtime)
+        await trio.sleep(39 * MINUTE_S)
+        assert len(provider.requests) == 1
+        await trio.sleep(2 * MINUTE_S)
+        assert (await running.result()).status is SessionStatus.COMPLETED
+
+
+async def test_sessions_that_wait_for_the_window_are_as_many_probes_as_may_be(
+    autojump_clock: MockClock,
+) -> None:
+    config = configuration(probe_limit=1)
+    slow: list[Step] = [Pause(MINUTE_S), *HELLO]
+    providers = [ScriptedProvider(NEXT_REQUESTS["a retry for a rule"], slow) for _ in range(3)]
+    async with host(MemoryStore(), clock=wall_clock(), rules=[NO_FOO], config=config) as runtime:
+        running = [runtime.animate("a", provider=provider) for provider in providers]
+        await trio.sleep(1)
+        await other_hits_the_limit(runtime)
+        await trio.sleep(15.5 * MINUTE_S)
+        assert sorted(len(provider.requests) for provider in providers) == [1, 1, 2]
+        for handle in running:
+            assert (await handle.result()).status is SessionStatus.COMPLETED
+
+
+async def test_a_session_that_waits_for_the_window_can_be_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    provider = ScriptedProvider(NEXT_REQUESTS["a retry for a rule"])
+    async with host(MemoryStore(), clock=wall_clock(), rules=[NO_FOO]) as runtime:
+        running = runtime.animate("a", provider=provider)
+        await trio.sleep(1)
+        await other_hits_the_limit(runtime)
+        await trio.sleep(60)
+        began = trio.current_time()
+        assert (await runtime.cancel(running.session_id)).status is SessionStatus.CANCELLED
+        assert trio.current_time() - began < 1
+        await trio.sleep(MINUTE_S * 60)
+    assert len(provider.requests) == 1
+
+
+async def test_nobody_takes_a_session_over_while_the_window_is_open(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock) as lost:
+        session_id = lost.animate("hi").session_id
+        await until_it_speaks(lost, session_id)
+    provider = ScriptedProvider(HELLO)
+    async with host(store.reopen(), provider=provider, clock=clock, seed=1) as heir:
+        await trio.sleep(4 * MINUTE_S)
+        await other_hits_the_limit(heir)
+        before = await record_of(store, session_id)
+        with pytest.raises(NotRecoverable, match="paused until"):
+            await heir.recover(session_id)
+        assert await record_of(store, session_id) == before
+        assert provider.requests == []
+        await trio.sleep(15 * MINUTE_S)
+        handle = await heir.recover(session_id)
+        assert (await handle.result()).status is SessionStatus.COMPLETED
+
+
+async def test_a_continuation_is_not_begun_while_the_window_is_open(
+    autojump_clock: MockClock,
+) -> None:
+    """It ends as it does when its own quota is spent: with the last good reply, and nothing
+    of N is used."""
+    slow: list[Step] = [Pause(5), *HELLO]
+    provider = ScriptedProvider(slow, HELLO)
+    async with host(MemoryStore(), clock=wall_clock()) as runtime:
+        running = runtime.animate('<**stopMessage:"go on",3**>a', provider=provider)
+        await trio.sleep(1)
+        await other_hits_the_limit(runtime)
+        ended = await running.result()
+        assert (ended.status, ended.output) == (SessionStatus.COMPLETED, "hello")
+        assert ended.reason is not None
+        assert "paused until" in ended.reason
+        assert len(provider.requests) == 1
+        state = await runtime.stop_message(running.conversation_id)
+        assert state is not None
+        assert state.get("stopMessageUsed", 0) == 0
 
 
 async def test_a_cancel_says_nothing_about_the_quota(autojump_clock: MockClock) -> None:

@@ -13,7 +13,10 @@ from scenes import CLEAN, NO_FOO
 from trio.testing import MockClock
 
 from midstream.actors.actor import Actor
+from midstream.actors.address import Address
+from midstream.actors.backoff_machine import AskDispatch, DispatchView
 from midstream.actors.clock import TrioClock
+from midstream.actors.dispatch_gate import DispatchGate
 from midstream.actors.ledger import Ledger
 from midstream.actors.ledger_messages import PresumeDead
 from midstream.actors.open_actor import open_actor
@@ -28,6 +31,12 @@ from midstream.actors.turn_effects import Start
 from midstream.actors.turn_phases import Settling, Streaming
 from midstream.actors.turn_settings import TurnSettings
 from midstream.messages.conversation import ModelRequest, UserItem
+from midstream.messages.dispatch import (
+    DISPATCH_STATUS_ID,
+    DispatchState,
+    DispatchStatus,
+    Refused,
+)
 from midstream.messages.enrolment import Enrolment, record_unless_kept
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import Fence, SessionStatus
@@ -38,6 +47,7 @@ from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     AbortAttempt,
     ActorLost,
+    AttemptHeld,
     Cancel,
     Detach,
     ForgetTimers,
@@ -63,6 +73,8 @@ from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition, load_session
 from midstream.testing.world import open_world
 
+START_MS = 1_767_225_600_000
+STARTED_AT = format_timestamp(START_MS)
 REQUEST = ModelRequest(model="", items=(UserItem("hello"),))
 
 
@@ -123,11 +135,22 @@ async def test_the_matcher_passes_on_nothing_behind_a_verdict_that_cuts(
 # --- the monitor
 
 
+def monitoring(
+    provider: ScriptedProvider,
+    listener: Address[Any],
+    stop: StopLatch,
+    view: DispatchView | None = None,
+) -> StreamMonitor:
+    """A monitor that tells everything to `listener`; nobody is paused, except by `view`."""
+    gate = DispatchGate("ses-1", STARTED_AT, view or DispatchView(), listener, TrioClock(START_MS))
+    return StreamMonitor(provider, listener, listener, gate, stop)
+
+
 async def test_a_session_that_was_stopped_asks_nobody(autojump_clock: MockClock) -> None:
     provider, latch, matcher = ScriptedProvider(CLEAN), StopLatch(), Listener()
     async with (
         open_actor(matcher) as address,
-        open_actor(StreamMonitor(provider, address, latch)) as monitor,
+        open_actor(monitoring(provider, address, latch)) as monitor,
     ):
         latch.set()
         await monitor.tell(StartAttempt(1, REQUEST))
@@ -142,7 +165,7 @@ async def test_an_order_to_start_that_was_aborted_unread_asks_nobody(
     provider, matcher = ScriptedProvider(CLEAN), Listener()
     async with (
         open_actor(matcher) as address,
-        open_actor(StreamMonitor(provider, address, StopLatch())) as monitor,
+        open_actor(monitoring(provider, address, StopLatch())) as monitor,
     ):
         monitor.tell_nowait(StartAttempt(1, REQUEST))
         monitor.tell_nowait(AbortAttempt(1))
@@ -151,13 +174,63 @@ async def test_an_order_to_start_that_was_aborted_unread_asks_nobody(
     assert matcher.heard == [StreamSettled(1)]
 
 
+async def test_an_attempt_that_is_held_back_ends_at_once_when_it_is_aborted(
+    autojump_clock: MockClock,
+) -> None:
+    view, provider, listener = DispatchView(), ScriptedProvider(CLEAN), Listener()
+    view.status = paused(START_MS, until_ms=START_MS + 900_000)
+    async with (
+        open_actor(listener) as address,
+        open_actor(monitoring(provider, address, StopLatch(), view)) as monitor,
+    ):
+        await monitor.tell(StartAttempt(1, REQUEST))
+        await trio.sleep(1.0)
+        [asked] = [each for each in listener.heard if isinstance(each, AskDispatch)]
+        asked.reply.send(Refused(session_id="ses-1", reason="the quota is spent"))
+        await trio.sleep(1.0)
+        monitor.tell_nowait(AbortAttempt(1))
+        await trio.sleep(0.01)
+        assert listener.heard[-2:] == [AttemptHeld(1, "the quota is spent"), StreamSettled(1)]
+    assert provider.requests == []
+
+
+async def test_a_window_that_opens_behind_the_word_of_the_machine_holds_the_attempt(
+    autojump_clock: MockClock,
+) -> None:
+    """The gate looks once more in the moment in which the request would go out."""
+    view, provider, listener = DispatchView(), ScriptedProvider(CLEAN), Listener()
+    view.status = paused(START_MS, until_ms=START_MS + 1)
+    async with (
+        open_actor(listener) as address,
+        open_actor(monitoring(provider, address, StopLatch(), view)) as monitor,
+    ):
+        await trio.sleep(1.0)
+        await monitor.tell(StartAttempt(1, REQUEST))
+        await trio.sleep(1.0)
+        [asked] = [each for each in listener.heard if isinstance(each, AskDispatch)]
+        asked.reply.send(None)
+        view.status = paused(START_MS, until_ms=START_MS + 900_000)
+        await trio.sleep(1.0)
+        assert provider.requests == []
+
+
+def paused(since_ms: int, *, until_ms: int) -> DispatchStatus:
+    return DispatchStatus(
+        id=DISPATCH_STATUS_ID,
+        state=DispatchState.PAUSED,
+        backoff_level=0,
+        paused_since=format_timestamp(since_ms),
+        paused_until=format_timestamp(until_ms),
+    )
+
+
 async def test_an_abort_of_an_older_attempt_leaves_the_live_one_alone(
     autojump_clock: MockClock,
 ) -> None:
     provider, matcher = ScriptedProvider([BlockStarted(0, "text"), Hang()]), Listener()
     async with (
         open_actor(matcher) as address,
-        open_actor(StreamMonitor(provider, address, StopLatch())) as monitor,
+        open_actor(monitoring(provider, address, StopLatch())) as monitor,
     ):
         await monitor.tell(StartAttempt(2, REQUEST))
         await trio.sleep(1.0)
