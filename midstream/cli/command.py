@@ -1,13 +1,15 @@
 """How a command runs: its return value is the exit code, our errors are one line.
 
 Exit codes: what the command returns; 2 for wrong input and other errors of ours, 130 for
-Ctrl-C. What we do not understand is raised, with its traceback.
+Ctrl-C, 141 when nobody reads on (`| head`). What we do not understand is raised, with its
+traceback.
 """
 
 import gc
+import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import NoReturn, cast
 
 import trio
 import typer
@@ -16,6 +18,8 @@ from midstream.cli.tables import harmless
 from midstream.messages.errors import MidstreamError
 
 INTERRUPTED = 130
+UNREAD = 141
+"""What a shell says of a program that SIGPIPE ended."""
 
 
 def run_command(command: Callable[..., Awaitable[int]], *arguments: object) -> None:
@@ -26,9 +30,15 @@ def run_command(command: Callable[..., Awaitable[int]], *arguments: object) -> N
     """
     gc.collect()
     gc.freeze()
+    exit_with(lambda: trio.run(command, *arguments))
+
+
+def exit_with(work: Callable[[], int]) -> NoReturn:
+    """Exit with what `work` returns, or with the code of the error that it raises."""
     try:
-        code = trio.run(command, *arguments)
-    except (MidstreamError, KeyboardInterrupt, BaseExceptionGroup) as error:
+        code = work()
+        sys.stdout.flush()
+    except (MidstreamError, KeyboardInterrupt, OSError, SystemExit, BaseExceptionGroup) as error:
         code = _explained(error)
     sys.exit(code)
 
@@ -43,6 +53,10 @@ def _explained(error: BaseException) -> int:
         cause = causes[0]
     if isinstance(cause, KeyboardInterrupt):
         return INTERRUPTED
+    if isinstance(cause, BrokenPipeError | SystemExit):  # the latter is rich's of the former
+        # Python flushes at its end once more, and would complain of the same again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     if isinstance(cause, MidstreamError):
         because = f": {cause.__cause__}" if cause.__cause__ else ""
         typer.secho(harmless(f"midstream: {cause}{because}"), fg="red", err=True)

@@ -5,7 +5,6 @@ progress to standard error; `--json` prints one JSON object a line. Exit codes: 
 should be, 1 something was found (each command says when), 2 wrong input, 130 Ctrl-C.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -14,15 +13,15 @@ import trio
 import typer
 from rich.console import Console
 
+from midstream.cli.command import exit_with
 from midstream.cli.rule_selection import select_rules
 from midstream.cli.rules_check import check_rules
 from midstream.cli.rules_list import list_rules
-from midstream.cli.rules_scan import INTERRUPTED_EXIT_CODE, ScanOptions, scan_files
+from midstream.cli.rules_scan import ScanOptions, scan_files
 from midstream.cli.rules_snippet import TryOptions
 from midstream.cli.rules_try import try_rules
 from midstream.cli.rules_why import explain_rule
 from midstream.cli.source_files import MAX_BYTES
-from midstream.messages.errors import MidstreamError
 from midstream.rules.example_check import DEFAULT_CUTS
 from midstream.rules.explain import AskedOutput
 from midstream.rules.rule import Source
@@ -227,12 +226,4 @@ def command_why(
 
 
 def _run(work: Callable[[Console], int]) -> None:
-    """Exit with what `work` returns; our errors are one line."""
-    try:
-        code = work(Console(highlight=False))
-    except MidstreamError as error:
-        typer.secho(f"midstream: {error}", fg="red", err=True)
-        code = 2
-    except KeyboardInterrupt:
-        code = INTERRUPTED_EXIT_CODE
-    sys.exit(code)
+    exit_with(lambda: work(Console(highlight=False)))

@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from midstream.cli.command import INTERRUPTED
 from midstream.cli.rule_selection import Selection
 from midstream.cli.source_files import SourceFiles
 from midstream.cli.tables import counted, one_line, print_line, print_table
@@ -16,8 +17,6 @@ from midstream.messages.errors import ConfigError
 from midstream.rules.file_scan import FileHit, concerns, scan_text
 from midstream.rules.rule_reader import printable
 from midstream.rules.rule_set import RuleSet
-
-INTERRUPTED_EXIT_CODE = 130
 
 
 @dataclass(slots=True)
@@ -78,7 +77,7 @@ def scan_files(selection: Selection, options: ScanOptions, console: Console) -> 
         _print(console, report)
     _print_summary(errors, report)
     if report.is_stopped:
-        return INTERRUPTED_EXIT_CODE
+        return INTERRUPTED
     return int(options.fail and bool(report.hits))
 
 

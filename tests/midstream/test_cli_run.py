@@ -91,6 +91,31 @@ def test_the_version_is_the_one_installed(home: Path) -> None:
     assert midstream("--version")[0] == f"midstream {version('midstream')}\n"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("rules", "list"),
+        ("rules", "list", "--json"),
+        ("demo", "--speed", "50"),
+        ("demo", "--speed", "50", "--json"),
+    ],
+)
+def test_a_reader_that_goes_away_ends_the_program_without_a_word(
+    home: Path, arguments: tuple[str, ...]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as unread:
+        done = subprocess.run(
+            [*PROGRAM, *arguments],
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_json_prints_one_event_a_line(home: Path, rules: Path) -> None:
     file = recorded(home, TYPED_CONFIG[0])
     shown, _ = midstream("run", "--replay", file, "--rules", rules, "--json")
