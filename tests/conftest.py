@@ -1,10 +1,11 @@
-"""For all tests: property tests try the same examples in every run.
+"""For all tests: property tests try the same examples in every run, and Ctrl-C is heard.
 
 A run that fails for everybody is worth more than one that fails for somebody. Set
 `HYPOTHESIS_PROFILE=explore` to try other examples, as many as you have time for.
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +14,6 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# A shell's job in the background ignores SIGINT, and what it starts would ignore it as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
