@@ -58,7 +58,15 @@ def _explained(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     if isinstance(cause, MidstreamError):
-        because = f": {cause.__cause__}" if cause.__cause__ else ""
-        typer.secho(harmless(f"midstream: {cause}{because}"), fg="red", err=True)
+        typer.secho(harmless(f"midstream: {cause}{_because(cause)}"), fg="red", err=True)
         return 2
     raise error
+
+
+def _because(error: MidstreamError) -> str:
+    """What caused it, unless it says so itself."""
+    cause = error.__cause__
+    if cause is None:
+        return ""
+    reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
+    return "" if reason in str(error) else f": {reason}"

@@ -156,6 +156,16 @@ def test_a_mistake_is_one_clear_line_that_names_it(
     assert len(problem.strip().splitlines()) == 1
 
 
+def test_a_cause_is_told_once(home: Path) -> None:
+    _, said = midstream("run", "--replay", "/nope.sse", "hello", status=2)
+    assert said == (
+        "midstream: replay: paths: /nope.sse cannot be read: No such file or directory\n"
+    )
+    (home / "midstream.toml").write_bytes(b"\xff\xfe")
+    _, said = midstream("run", "hello", status=2)
+    assert said.count("byte 0xff in position 0") == 1
+
+
 def test_a_wrong_key_of_the_configuration_is_named(home: Path) -> None:
     (home / "midstream.toml").write_text("[provider]\nmodle = 'x'\n")
     _, problem = midstream("run", "hello", status=2)
