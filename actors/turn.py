@@ -187,6 +187,8 @@ class _Attempt:
     heard: Accumulator
     deferred: list[Verdict] = field(default_factory=list[Verdict])
     folded: list[Verdict] = field(default_factory=list[Verdict])
+    is_void: bool = False
+    """It was retracted: whatever happens, nothing of it stays (design.md invariant 2)."""
     refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The calls that must not be run, by id, with the rules that they break."""
 
@@ -409,6 +411,7 @@ class Turn:
         if spent is not None:
             then = Conclusion(SessionStatus.CAPPED, f"{spent.rule}: {spent.reason}")
         self.phase = Settling(attempt, frozenset(Wait), then)
+        self._attempt.is_void = True
         names = ", ".join(dict.fromkeys(verdict.rule for verdict in violations))
         events: list[AnyEvent] = [
             RuleTriggered(attempt, verdict, latency_us if verdict in violations else None)
@@ -440,7 +443,7 @@ class Turn:
         if isinstance(then, Conclusion):
             stopped = then.status is SessionStatus.CANCELLED
             ending = Ending.INTERRUPTED if stopped else Ending.FAILED
-            return self._finish(then, self._settled(partial, ending))
+            return self._finish(then, self._broken_off(partial, ending))
         if isinstance(then, FollowUpFailed):
             return self._after_bad_follow_up(then.failure, partial)
         discarded = AttemptDiscarded(self._number, partial.usage)
@@ -449,7 +452,7 @@ class Turn:
     def _retry(self, then: Retry, partial: PartialTranscript) -> list[Effect]:
         if (spent := self._draw_on_budget()) is not None:
             return self._finish(
-                Conclusion(SessionStatus.CAPPED, spent), self._settled(partial, Ending.FAILED)
+                Conclusion(SessionStatus.CAPPED, spent), self._broken_off(partial, Ending.FAILED)
             )
         if not then.violations:
             return self._start_attempt()
@@ -477,7 +480,7 @@ class Turn:
             return self._after_bad_follow_up(failure, partial)
         return self._finish(
             Conclusion(status_of(failure), failure.message, failure),
-            self._settled(partial, Ending.FAILED),
+            self._broken_off(partial, Ending.FAILED),
         )
 
     def _complete(self, partial: PartialTranscript) -> list[Effect]:
@@ -723,6 +726,7 @@ class Turn:
         match self.phase:
             case Streaming(attempt) if lost.crashed:
                 self.phase = Settling(attempt, frozenset(Wait), Retry(()))
+                self._attempt.is_void = True
                 events = (AttemptLost(attempt, lost.reason), Retracted(attempt, lost.reason))
                 effects: list[Effect] = [
                     Abort(attempt),
@@ -766,7 +770,7 @@ class Turn:
                 pass
         items: tuple[AnyItem, ...] = ()
         if isinstance(self.phase, Streaming | Settling):
-            items = self._settled(self._attempt.heard.snapshot(), Ending.FAILED)
+            items = self._broken_off(self._attempt.heard.snapshot(), Ending.FAILED)
         elif isinstance(self.phase, RunningCalls):
             lost = dict.fromkeys(
                 (call.call_id for call in self._unanswered(self.phase)),
@@ -871,6 +875,15 @@ class Turn:
 
     def _settled(self, partial: PartialTranscript, ending: Ending) -> tuple[AnyItem, ...]:
         return settle(partial, Outcome(ending), self._settings.format)
+
+    def _broken_off(self, partial: PartialTranscript, ending: Ending) -> tuple[AnyItem, ...]:
+        """What stays of an attempt that has no end, and what the session has said by it; a
+        follow-up takes no good reply away."""
+        if self._attempt.is_void:
+            return ()
+        if partial.text.strip() and self._continuing.follow_up is None:
+            self._output = partial.last_words
+        return self._settled(partial, ending)
 
     def _reminder(
         self, verdicts: Sequence[Verdict], *, interrupted: bool, call_id: str | None = None

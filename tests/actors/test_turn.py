@@ -219,7 +219,34 @@ def test_a_stop_in_the_retry_window_leaves_nothing_behind(
     course.record()
     assert len(course.starts) == 1
     assert not reminders(course)
+    assert_nothing_stays(course)
     assert [end.status for end in course.ends] == [SessionStatus.CANCELLED]
+
+
+def assert_nothing_stays(course: Course) -> None:
+    """What was retracted is neither in the conversation nor what the session has said."""
+    [last] = [
+        record.recording for record in course.records if isinstance(record.recording, FinishSession)
+    ]
+    assert isinstance(last, FinishSession)
+    assert last.items == ()
+    assert last.ended.output == ""
+
+
+def test_what_was_retracted_does_not_stay_when_the_budget_ends_the_prompt() -> None:
+    course = cut(replace_settings(budget=PromptBudget(max_restarts=0)))
+    course.receive(RetryDue(1), WatchedEnd(1))
+    assert_nothing_stays(course)
+    course.record()
+    assert [end.status for end in course.ends] == [SessionStatus.CAPPED]
+
+
+def test_what_was_retracted_does_not_stay_when_the_host_goes() -> None:
+    course = cut()
+    last = course.turn.abandon("stopped by its supervisor", 1.0, crashed=False)
+    assert isinstance(last, Record)
+    course.effects.append(last)
+    assert_nothing_stays(course)
 
 
 @pytest.mark.parametrize("stop", STOPS, ids=["interrupt", "cancel"])

@@ -250,6 +250,7 @@ async def test_a_cancelled_session_stops_at_once_and_keeps_what_it_said(
         assert trio.current_time() - began < 0.1
         assert provider.live == 0
         assert (record.status, record.error) == (SessionStatus.CANCELLED, "enough")
+        assert record.output == "I am thinking"
         assert record == await record_of(store, handle.session_id)
         assert (await handle.result()).status is SessionStatus.CANCELLED
         conversation = await load_conversation(store, handle.conversation_id)
