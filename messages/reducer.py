@@ -7,7 +7,8 @@ I/O, announces nothing and never changes what it is given. Its rules, in this or
    So a cancel that was written first wins over every later report. The one exception is
    a record that is only *presumed* dead, because its owner's heartbeat was missed: its
    own owner may revoke that (`Revive`), and a new owner may redo the work (`Recover`),
-   after which the old one has lost its fence (design.md invariant 10).
+   after which the old one has lost its fence (design.md invariant 10). A session outside,
+   which nobody owns, revokes it by any report about itself.
 2. What an owner writes carries its fence, and must find that fence on the record. Others
    may cancel, presume dead and recover; nothing else.
 3. Start time and provider are never changed. Metadata is merged key by key, in depth.
@@ -75,12 +76,24 @@ def reduce(existing: SessionRecord | None, transition: AnyTransition) -> Session
 
 
 def _reopen(existing: SessionRecord, transition: AnyTransition) -> SessionRecord:
-    """The two ways out of a presumed death; a real end has none."""
+    """The ways out of a presumed death; a real end has none.
+
+    A session that nobody owns takes the mark back by whatever it reports about itself, also
+    by its end, and may still be cancelled; one with an owner has to be revived first.
+    """
+    if not existing.presumed_dead:
+        return existing
     match transition:
-        case Recover() if existing.presumed_dead:
+        case Recover():
             return _recovered(existing, transition)
         case Revive() if existing.is_revocable_by(transition.fence):
             return _alive_again(existing, transition.last_activity_at)
+        case HeartbeatTouch() | DetachedReady() | Terminal() if (
+            existing.fence is None and transition.fence is None
+        ):
+            return reduce(_alive_again(existing, transition.last_activity_at), transition)
+        case Cancel() if existing.fence is None:
+            return reduce(_alive_again(existing, transition.ended_at), transition)
         case _:
             return existing
 

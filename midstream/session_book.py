@@ -129,7 +129,8 @@ class SessionBook:
         if live is not None and (ended := await self._cancel_here(live, reason)):
             return ended
         before = await self.session(session_id)
-        if before.is_terminal:
+        # One outside that is only presumed to be dead may still run, and cost.
+        if before.is_terminal and not (before.presumed_dead and before.fence is None):
             return before
         cancel = CancelTransition(id=session_id, ended_at=self._now(), reason=reason)
         record: SessionRecord = await self._ledger.ask(

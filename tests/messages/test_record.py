@@ -28,6 +28,7 @@ from midstream.messages.transition import (
     HeartbeatTouch,
     OrphanFailed,
     Outcome,
+    OwnersTransition,
     PendingPreWrite,
     Recover,
     Revive,
@@ -347,6 +348,47 @@ def test_a_presumed_death_is_a_failure_that_leaves_the_beat_alone() -> None:
     assert dead.error == "no heartbeat for 91 s"
     assert dead.last_activity_at == START
     assert dead.presumed_dead
+
+
+OUTSIDE_ALIVE = [
+    (HeartbeatTouch(id=ID, last_activity_at=BEAT), SessionStatus.RUNNING),
+    (
+        DetachedReady(id=ID, started_at=START, provider="cc", last_activity_at=BEAT),
+        SessionStatus.RUNNING,
+    ),
+    (
+        Terminal(id=ID, status=Outcome.COMPLETED, ended_at=END, exit_code=0, last_activity_at=BEAT),
+        SessionStatus.COMPLETED,
+    ),
+    (
+        Terminal(
+            id=ID,
+            status=Outcome.FAILED,
+            ended_at=END,
+            exit_code=3,
+            last_activity_at=BEAT,
+            error="exited with code 3",
+        ),
+        SessionStatus.FAILED,
+    ),
+    (Cancel(id=ID, ended_at=END, reason="enough"), SessionStatus.CANCELLED),
+]
+
+
+@pytest.mark.parametrize(("transition", "status"), OUTSIDE_ALIVE, ids=lambda each: str(each)[:24])
+def test_a_session_outside_takes_the_mark_of_death_back_by_whatever_it_reports(
+    transition: AnyTransition, status: SessionStatus
+) -> None:
+    ready = DetachedReady(id=ID, started_at=START, provider="cc", last_activity_at=START)
+    dead = reduce(reduce(None, ready), OrphanFailed(id=ID, ended_at=END, error="no heartbeat"))
+    alive = reduce(dead, transition)
+    assert (alive.status, alive.presumed_dead) == (status, False)
+    assert alive.error != "no heartbeat"
+    assert (alive.ended_at is None) == (status is SessionStatus.RUNNING)
+    redone = reduce(dead, Recover(id=ID, owner="host-b", at=BEAT))
+    if isinstance(transition, OwnersTransition):
+        with pytest.raises(FenceLost):
+            reduce(redone, transition)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from midstream.messages.conversation import AssistantItem, ToolResultItem, UserI
 from midstream.messages.errors import StoreError
 from midstream.messages.notices import Began, DeadLettered, Ended, Revived
 from midstream.messages.record import LIVE_STATUSES, SessionRecord, SessionStatus
+from midstream.messages.session_reports import HeartbeatReport, RecordReport, ReportedStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
 from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
@@ -506,6 +507,59 @@ async def test_what_ran_outside_cannot_be_recovered_here(autojump_clock: MockClo
         assert (await record_of(store, "ses-out")).presumed_dead
         with pytest.raises(NotRecoverable, match="ran outside"):
             await runtime.recover("ses-out")
+
+
+async def presumed_dead_outside(store: MemoryStore, at_ms: int) -> None:
+    """A session that ran outside, of which nobody has heard for too long."""
+    at = format_timestamp(at_ms)
+    ready = DetachedReady(id="ses-out", started_at=at, provider="cc", last_activity_at=at)
+    await apply_transition(store, ready)
+    await apply_transition(store, OrphanFailed(id="ses-out", ended_at=at, error="no heartbeat"))
+
+
+async def test_a_session_outside_that_was_presumed_dead_lives_on_with_its_next_beat(
+    autojump_clock: MockClock,
+) -> None:
+    """Its network was away for longer than it may be silent: its command must not be stopped
+    for that (design.md invariant 10)."""
+    store, clock = MemoryStore(), wall_clock()
+    await presumed_dead_outside(store, clock.now_ms())
+    async with host(store, clock=clock) as runtime:
+        answer = await runtime.sessions.report(HeartbeatReport(session_id="ses-out"))
+        assert (answer.ok, answer.status) == (True, SessionStatus.RUNNING)
+        record = await record_of(store, "ses-out")
+        assert (record.presumed_dead, record.error, record.ended_at) == (False, None, None)
+        assert await notices_so_far(runtime) == [Revived(session_id="ses-out")]
+
+
+async def test_the_end_of_a_session_outside_that_was_presumed_dead_counts(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    await presumed_dead_outside(store, clock.now_ms())
+    report = RecordReport(
+        session_id="ses-out", status=ReportedStatus.COMPLETED, exit_code=0, output="done"
+    )
+    async with host(store, clock=clock) as runtime:
+        for _ in range(2):
+            answer = await runtime.sessions.report(report)
+            assert (answer.ok, answer.status) == (True, SessionStatus.COMPLETED)
+        assert (await record_of(store, "ses-out")).output == "done"
+        heard = await notices_so_far(runtime)
+        assert [type(notice) for notice in heard] == [Revived, Ended]
+
+
+async def test_a_session_outside_that_was_presumed_dead_can_be_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    """Its command may still run, and cost."""
+    store, clock = MemoryStore(), wall_clock()
+    await presumed_dead_outside(store, clock.now_ms())
+    async with host(store, clock=clock) as runtime:
+        record = await runtime.cancel("ses-out", "enough")
+        assert (record.status, record.error) == (SessionStatus.CANCELLED, "enough")
+        answer = await runtime.sessions.report(HeartbeatReport(session_id="ses-out"))
+        assert answer.status is SessionStatus.CANCELLED, "it stops"
 
 
 async def look(place: str) -> str:
