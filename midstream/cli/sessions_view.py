@@ -44,14 +44,14 @@ class SessionsView:
             return Styled("no sessions", "dim")
         rows = [self._cells(record) for record in self.records]
         table = Table(box=None, pad_edge=False)
-        # Only the last two columns give way on a narrow terminal: the others are for copying.
+        # Only the last column gives way on a narrow terminal: the others are for copying.
         for place, heading in enumerate(("session", "status", "started (UTC)", "took")):
             width = max(len(heading), *(len(row[place]) for row in rows))
             table.add_column(heading, no_wrap=True, min_width=width)
         if any(record.cost_usd is not None for record in self.records):
             table.add_column("cost", justify="right", no_wrap=True)
         table.add_column("as", no_wrap=True)
-        table.add_column("why", no_wrap=True)
+        table.add_column("why")
         for row in rows:
             table.add_row(*row)
         more = Styled("there are more; see --limit, or filter", "dim")
@@ -76,7 +76,8 @@ class SessionsView:
             cells.append("" if record.cost_usd is None else f"${record.cost_usd:.4f}")
         who = role_of(record) or record.provider
         why = shortened(" ".join((record.error or "").split()), ERROR_CHARS)
-        return [*cells, who, why]
+        # Ellipsis is the text's, not the column's: a column that may wrap is the first to shrink.
+        return [*cells, who, Styled(why, no_wrap=True, overflow="ellipsis")]
 
 
 @dataclass(frozen=True)

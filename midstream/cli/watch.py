@@ -14,6 +14,9 @@ from rich.live import Live
 
 PERIOD_S = 1.0
 
+UNCUT_CHARS = 1_000
+"""The width of a page that nobody looks at in a terminal."""
+
 
 class View(Protocol):
     """What is shown at one moment."""
@@ -36,8 +39,10 @@ async def show(console: Console, view: View, *, json: bool) -> None:
     """Show it once."""
     if json:
         _print_lines(console, list(view.lines(json=True).values()))
-    else:
-        console.print(view.render())
+        return
+    if not console.is_terminal:
+        console.width = UNCUT_CHARS
+    console.print(view.render())
 
 
 async def watch(console: Console, look: Callable[[], Awaitable[View]], *, json: bool) -> None:

@@ -91,6 +91,14 @@ def test_the_newest_sessions_are_listed_first() -> None:
     assert "connection reset by peer" in lines[3]
 
 
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_list_for_a_file_is_not_cut_to_a_width(place: Path, columns: int) -> None:
+    env = {"COLUMNS": str(columns)}
+    lines = CliRunner().invoke(app, ["sessions", "list"], env=env).stdout.splitlines()
+    assert lines[3].startswith(f"{IDS[1]}  failed ")
+    assert lines[3].rstrip().endswith("connection reset by peer")
+
+
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("options", "numbers"),
