@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from midstream.actors.turn_settings import PromptBudget
 from midstream.doors.gateway import Gateway, gateway_app
-from midstream.doors.gateway_exchange import GatewayRules
+from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
 from midstream.rules.policy import PolicySettings
 from midstream.rules.rule import Rule

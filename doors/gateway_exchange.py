@@ -15,16 +15,17 @@ section 4, `safe`):
     STREAMING ──cut──▶ CUT ──retry──▶ STREAMING ... ──end, fail──▶ OVER
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
-from midstream.actors.turn_settings import OnExhausted, PromptBudget
-from midstream.doors.gateway_wire import CALL_RUNS_LATER, Json, Reframer, Wire
-from midstream.doors.sse_frames import Frame, FrameReader
+from midstream.actors.turn_settings import OnExhausted
+from midstream.doors.gateway_attempt import Attempt, Held
+from midstream.doors.gateway_message import ClientMessage
+from midstream.doors.gateway_rules import GatewayRules
+from midstream.doors.gateway_wire import CALL_RUNS_LATER, Json, Wire, protocol_failure
+from midstream.doors.sse_frames import Frame
 from midstream.messages.accumulate import Accumulator, PartialTranscript, StreamState
 from midstream.messages.conversation import AnyItem, ReminderItem
 from midstream.messages.errors import StreamFormatError
@@ -33,66 +34,15 @@ from midstream.messages.settle import Ending, Outcome, ToolOutcome, ToolState, s
 from midstream.messages.stream import (
     AnyStreamMessage,
     StreamFailed,
-    TextDelta,
-    ThinkingDelta,
-    ToolArgumentsDelta,
     ToolCallFinished,
-    ToolCallStarted,
 )
 from midstream.messages.usage import Usage
 from midstream.messages.verdict import Verdict, VerdictAction
-from midstream.providers.sse import SseEvent
 from midstream.rules.finding import Match
-from midstream.rules.passage_watch import PASSAGE_CAP_CHARS
-from midstream.rules.policy import PolicySettings, PolicyState, decide, next_attempt
+from midstream.rules.policy import PolicyState, decide, next_attempt
 from midstream.rules.reminder import render
-from midstream.rules.rule import Action, Rule, Source
-from midstream.rules.rule_set import RuleSet
-from midstream.rules.watch import NewArguments, Watch
-
-HOLD_LIMIT_BYTES = 4 * 1024 * 1024
-"""Held bytes of one attempt beyond which it is given up: they could neither be delivered
-safely nor be kept (design.md section 5, invariant 11)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayRules:
-    """What is watched for, and what may be done about it. `cwd` and `home` shorten paths in
-    reminders."""
-
-    rule_set: RuleSet
-    new_arguments: NewArguments
-    policy: PolicySettings
-    budget: PromptBudget
-    passage_cap_chars: int = PASSAGE_CAP_CHARS
-    on_exhausted: OnExhausted = OnExhausted.DELIVER
-    retry_delay_s: float = 0.05
-    cwd: str = ""
-    home: str = ""
-    hold_limit_bytes: int = HOLD_LIMIT_BYTES
-
-    def interrupts(self, rule: Rule, source: Source) -> bool:
-        """Whether a match of `rule` in `source` may cut the stream."""
-        mode = rule.interrupt_mode or self.policy.interrupt_mode
-        return rule.action is not Action.OBSERVE and mode.interrupts(source)
-
-    @property
-    def may_interrupt(self) -> bool:
-        """Whether any of the rules can cut anything at all."""
-        return any(
-            self.interrupts(compiled.rule, token.source)
-            for compiled in self.rule_set.rules
-            for token in compiled.rule.scope
-        )
-
-    def reaches_call(self, tool: str) -> bool:
-        """Whether a rule that may cut watches calls of `tool`."""
-        return any(
-            self.interrupts(compiled.rule, Source.TOOL)
-            for raw in (False, True)
-            for compiled in self.rule_set.lineup(Source.TOOL, tool, raw=raw).rules
-        )
-
+from midstream.rules.rule import Source
+from midstream.rules.watch import Watch
 
 _REMINDING = (VerdictAction.FOLD, VerdictAction.DEFER)
 
@@ -104,31 +54,6 @@ class Phase(Enum):
     CUT = "cut"
     """The upstream is to be closed; `retry` says what comes next."""
     OVER = "over"
-
-
-@dataclass(slots=True)
-class _Held:
-    """A frame, and what has to be known before it goes out: for blocks of text how far they
-    must be free, for calls that they are finished."""
-
-    frame: Frame
-    messages: Sequence[AnyStreamMessage]
-    ends: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    calls: list[int] = field(default_factory=list[int])
-
-
-class _Attempt:
-    """What one upstream stream owns."""
-
-    def __init__(self, wire: Wire) -> None:
-        self.frames = FrameReader()
-        self.decoder = wire.decoder()
-        self.heard = Accumulator(wire.format)
-        self.queue: deque[_Held] = deque()
-        self.held_bytes = 0
-        self.chars: dict[int, int] = {}
-        self.open_calls: set[int] = set()
-        self.sent: list[AnyStreamMessage] = []
 
 
 class Exchange:
@@ -165,12 +90,10 @@ class Exchange:
         self._policy = PolicyState()
         self._restarts = 0
         self._context: list[AnyItem] = []
-        self._noted: list[SseEvent] = []
-        self._reframer: Reframer | None = None
         self._violations: tuple[Verdict, ...] = ()
         self._usage: Usage | None = None
-        self._said: list[str] = []
-        self._attempt = _Attempt(wire)
+        self._message = ClientMessage(wire, may_be_cut=self._may_interrupt)
+        self._attempt = Attempt(wire, rules.reaches_call)
         self.attempts = 0
         self.phase = Phase.STREAMING
         self.failure: ProviderFailure | None = None
@@ -184,7 +107,7 @@ class Exchange:
         """A stream begins. `attempts` counts them."""
         self.attempts += 1
         self.reminders = []
-        self._attempt = _Attempt(self._wire)
+        self._attempt = Attempt(self._wire, self._rules.reaches_call)
         self._watch.begin()
         self._policy = next_attempt(self._policy, self._recorded)
         self.phase = Phase.STREAMING
@@ -198,7 +121,7 @@ class Exchange:
                 if self.phase is not Phase.STREAMING:
                     break
         except StreamFormatError as error:
-            out.append(self.fail(_protocol(str(error))))
+            out.append(self.fail(protocol_failure(str(error))))
         return b"".join(out)
 
     def end(self) -> bytes:
@@ -209,7 +132,7 @@ class Exchange:
             last = attempt.frames.end()
             self._take(last, out)
         except StreamFormatError:
-            return self.fail(_protocol("the stream ended in the middle of an event"))
+            return self.fail(protocol_failure("the stream ended in the middle of an event"))
         if self.phase is not Phase.STREAMING:
             return b"".join(out)
         if not attempt.decoder.writer.over:
@@ -218,12 +141,13 @@ class Exchange:
         if self.phase is not Phase.STREAMING:
             return b"".join(out)
         if attempt.heard.state is StreamState.RUNNING:
-            out.append(self.fail(_protocol("the stream ended without its terminal event")))
+            out.append(self.fail(protocol_failure("the stream ended without its terminal event")))
             return b"".join(out)
         if self.failure is not None and attempt.queue:
             out.append(self.fail(self.failure))
             return b"".join(out)
-        self._release_all(out)
+        for held in attempt.rest():
+            self._send(held, out)
         self._finish(out)
         return b"".join(out)
 
@@ -249,11 +173,11 @@ class Exchange:
         failed = self._attempt.heard.state is StreamState.FAILED
         if self.phase is Phase.STREAMING and self._attempt.decoder.ending and not failed:
             return self.end()
-        self._drop_held()
+        self._attempt.drop_held()
         self._count()
         self.failure = failure
         self.phase = Phase.OVER
-        return self._known_reframer().fail(failure) if self._streams else b""
+        return self._message.fail(failure) if self._streams else b""
 
     @property
     def ending(self) -> bool:
@@ -277,7 +201,7 @@ class Exchange:
     @property
     def output(self) -> str:
         """The text that went out."""
-        return "".join(self._said)
+        return self._message.text
 
     @property
     def outcome(self) -> PartialTranscript:
@@ -305,7 +229,7 @@ class Exchange:
             tuple(dict.fromkeys(verdict.rule for verdict in self._violations)),
         )
         self._context += [*delivered, reminder]
-        closing = self._known_reframer().cut(spent)
+        closing = self._message.cut(spent)
         self._restarts += 1
         return closing, self._wire.continued(self._body, self._context)
 
@@ -338,37 +262,19 @@ class Exchange:
             try:
                 attempt.decoder.feed(frame.event)
             except StreamFormatError:
-                if self._may_interrupt or self._reframer is not None:
+                if self._may_interrupt or self._message.is_reframed:
                     raise
                 writer.take()  # nobody watches: the client may make of it what it can
             messages = writer.take()
         else:
             messages = []
         if not messages:
-            self._offer(_Held(frame, ()), out)
+            self._offer(Held(frame, ()), out)
             return
-        held = _Held(frame, messages)
-        for message in messages:
-            self._place(message, held)
-        self._judge(messages, out, held)
-
-    def _place(self, message: AnyStreamMessage, held: _Held) -> None:
-        """Note what the frame that carries `message` waits for."""
-        attempt = self._attempt
-        match message:
-            case TextDelta(index, text) | ThinkingDelta(index, text):
-                attempt.chars[index] = attempt.chars.get(index, 0) + len(text)
-                held.ends.append((index, attempt.chars[index]))
-            case ToolCallStarted(index, _, name) if self._rules.reaches_call(name):
-                attempt.open_calls.add(index)
-                held.calls.append(index)
-            case ToolArgumentsDelta(index) if index in attempt.open_calls:
-                held.calls.append(index)
-            case _:
-                pass
+        self._judge(messages, out, attempt.hold(frame, messages))
 
     def _judge(
-        self, messages: Sequence[AnyStreamMessage], out: list[bytes], held: _Held | None = None
+        self, messages: Sequence[AnyStreamMessage], out: list[bytes], held: Held | None = None
     ) -> None:
         """Watch the messages; cut, or let go what is free now."""
         attempt = self._attempt
@@ -379,7 +285,7 @@ class Exchange:
             return
         for message in messages:
             if isinstance(message, ToolCallFinished):
-                attempt.open_calls.discard(message.index)
+                attempt.close_call(message)
             elif isinstance(message, StreamFailed):
                 if held is None or attempt.queue:
                     # The upstream's own words may repeat what is held.
@@ -407,13 +313,13 @@ class Exchange:
         )
         if violations:
             self._violations = violations
-            self._drop_held()
+            self._attempt.drop_held()
             self.phase = Phase.CUT
             return True
         spent = next((verdict for verdict in verdicts if self._ends_for(verdict)), None)
         if spent is None:
             return False
-        self._drop_held()
+        self._attempt.drop_held()
         self._count()
         out.append(self._cap(f"{spent.rule}: {spent.reason}"))
         return True
@@ -428,87 +334,35 @@ class Exchange:
         self.capped = why
         self.failure = ProviderFailure(FailureKind.INVALID_REQUEST, f"midstream ended this: {why}")
         self.phase = Phase.OVER
-        return self._known_reframer().fail(self.failure) if self._streams else b""
+        return self._message.fail(self.failure) if self._streams else b""
 
     # --- what goes out
 
-    def _offer(self, held: _Held, out: list[bytes]) -> None:
+    def _offer(self, held: Held, out: list[bytes]) -> None:
         """Send the frame and what waits before it, as far as it is free."""
         attempt = self._attempt
-        attempt.queue.append(held)
-        attempt.held_bytes += len(held.frame.raw)
+        attempt.queue_up(held)
         if not self._streams and attempt.heard.state is not StreamState.FAILED:
             return
-        while attempt.queue and self._is_free(attempt.queue[0]):
-            self._send(attempt.queue.popleft(), out)
+        for free in attempt.free(self._watch.held_from):
+            self._send(free, out)
         if attempt.held_bytes > self._rules.hold_limit_bytes:
             limit = self._rules.hold_limit_bytes
             problem = f"a rule holds back more than {limit} bytes"
             out.append(self.fail(ProviderFailure(FailureKind.SERVER, problem)))
 
-    def _is_free(self, held: _Held) -> bool:
-        for index in held.calls:
-            if index in self._attempt.open_calls:
-                return False
-        for index, end in held.ends:
-            free = self._watch.held_from(index)
-            if free is not None and end > free:
-                return False
-        return True
-
-    def _send(self, held: _Held, out: list[bytes]) -> None:
-        attempt = self._attempt
-        attempt.held_bytes -= len(held.frame.raw)
+    def _send(self, held: Held, out: list[bytes]) -> None:
         if self._may_interrupt:
-            attempt.sent.extend(held.messages)
-        for message in held.messages:
-            if isinstance(message, TextDelta):
-                self._said.append(message.text)
-        event = held.frame.event
-        if self._reframer is None:
-            if event is not None:
-                self._note(event)
-            out.append(held.frame.raw)
-        else:
-            out.append(self._reframer.reframe(event) if event is not None else held.frame.raw)
-
-    def _note(self, event: SseEvent) -> None:
-        """Keep what a reframer will have to know. Without a rule that may cut only an error
-        can follow, which needs the beginning and the place."""
-        if self._may_interrupt or len(self._noted) < 2:
-            self._noted.append(event)
-        else:
-            self._noted[1] = event
-
-    def _release_all(self, out: list[bytes]) -> None:
-        while self._attempt.queue:
-            self._send(self._attempt.queue.popleft(), out)
-
-    def _drop_held(self) -> None:
-        self._attempt.queue.clear()
-        self._attempt.held_bytes = 0
+            self._attempt.sent.extend(held.messages)
+        out.append(self._message.send(held.frame, held.messages))
 
     def _finish(self, out: list[bytes]) -> None:
-        if self._reframer is not None:
-            out.append(self._reframer.finish())
+        out.append(self._message.finish())
         self._count()
         self.phase = Phase.OVER
-
-    def _known_reframer(self) -> Reframer:
-        """The reframer, told of everything that went out unchanged."""
-        if self._reframer is None:
-            self._reframer = self._wire.reframer()
-            for event in self._noted:
-                self._reframer.note(event)
-            self._noted = []
-        return self._reframer
 
     def _count(self) -> Usage:
         """Add what this attempt has cost."""
         spent = self._attempt.heard.snapshot().usage
         self._usage = spent if self._usage is None else self._usage.plus(spent)
         return spent
-
-
-def _protocol(message: str) -> ProviderFailure:
-    return ProviderFailure(FailureKind.PROTOCOL, message)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from midstream.doors.gateway import Finished
+from midstream.doors.gateway_request import Finished
 
 
 class GatewayMetrics:

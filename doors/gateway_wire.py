@@ -143,3 +143,8 @@ def openai_error(failure: ProviderFailure) -> Json:
     """The error object of both OpenAI protocols."""
     word = OPENAI_ERRORS.get(failure.kind, "server_error")
     return {"message": failure.message, "type": word, "param": None, "code": word}
+
+
+def protocol_failure(message: str) -> ProviderFailure:
+    """The upstream did not keep to its protocol."""
+    return ProviderFailure(FailureKind.PROTOCOL, message)

@@ -16,9 +16,9 @@ from midstream.actors.errors import AskFailed
 from midstream.actors.turn_settings import PromptBudget
 from midstream.config import Config, GatewayUpstreamConfig
 from midstream.doors.access import is_loopback
-from midstream.doors.gateway import Finished
-from midstream.doors.gateway_exchange import GatewayRules
 from midstream.doors.gateway_metrics import GatewayMetrics
+from midstream.doors.gateway_request import Finished
+from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
 from midstream.messages.dispatch import GATEWAY_TRIGGER
 from midstream.messages.enrolment import Enrolment, ending, opening

@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from midstream.actors.turn_settings import OnExhausted, PromptBudget
-from midstream.doors.gateway import Finished, Gateway, gateway_app
-from midstream.doors.gateway_exchange import GatewayRules
+from midstream.doors.gateway import Gateway, gateway_app
+from midstream.doors.gateway_request import Finished
+from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
 from midstream.doors.http import serve_http
 from midstream.rules.policy import PolicySettings

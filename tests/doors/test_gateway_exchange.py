@@ -6,8 +6,9 @@ import pytest
 from gateway_streams import event, responses_stream
 from gateway_world import FIXTURES, cut, gateway_rules, needs_fixtures, rule
 
-from midstream.doors.gateway import WIRES
-from midstream.doors.gateway_exchange import Exchange, GatewayRules, Phase
+from midstream.doors.gateway_exchange import Exchange, Phase
+from midstream.doors.gateway_protocols import WIRES
+from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_wire import Wire
 from midstream.doors.sse_frames import FrameReader
 from midstream.rules.rule import Source

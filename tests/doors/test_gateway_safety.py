@@ -7,8 +7,8 @@ from gateway_world import gateway_rules, rule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midstream.doors.gateway import WIRES
 from midstream.doors.gateway_exchange import Exchange, Phase
+from midstream.doors.gateway_protocols import WIRES
 from midstream.doors.sse_frames import FrameReader
 from midstream.messages.accumulate import Accumulator
 from midstream.messages.conversation import TextPart

@@ -1,0 +1,187 @@
+"""The upstream's side of one watched request: the attempts that answer it.
+
+One task sends each attempt, reads it and writes the client; what goes out, what is held and
+what is tried again, `gateway_exchange.py` decides.
+"""
+
+import msgspec
+import trio
+
+from midstream.doors.gateway_backoff import WindowKey, Windows
+from midstream.doors.gateway_exchange import Exchange, Phase
+from midstream.doors.gateway_protocols import give_up, json_object, say
+from midstream.doors.gateway_request import GatewayRequest
+from midstream.doors.gateway_rules import GatewayRules
+from midstream.doors.gateway_upstream import Answer, UpstreamFailed
+from midstream.doors.gateway_wire import Json, protocol_failure
+from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.providers.failures import classify_response
+from midstream.providers.sse import SseReader
+
+LINGER_S = 2.0
+"""How long to wait for more after the terminal event."""
+WHOLE_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class GatewayConversation:
+    """The attempts that answer one request."""
+
+    def __init__(
+        self,
+        request: GatewayRequest,
+        exchange: Exchange,
+        rules: GatewayRules,
+        windows: Windows,
+        window: WindowKey,
+    ) -> None:
+        self._request = request
+        self._windows = windows
+        self._window = window
+        self.asked_at_s = request.began_at_s
+        """When the upstream was asked the last time."""
+        self._client = request.client
+        self._wire = request.wire
+        self._exchange = exchange
+        self._rules = rules
+        self._assembles = not request.streams and exchange.may_interrupt
+        self._events = SseReader()
+        self._assembler = request.wire.assembler()
+        self._head: list[tuple[bytes, bytes]] = []
+        self.failure: ProviderFailure | None = None
+
+    async def run(self) -> None:
+        """Answer the client, with as many attempts as it takes."""
+        request, exchange = self._request, self._exchange
+        if exchange.may_interrupt and _asks_for_several(request.body):
+            problem = "midstream watches one choice; ask for n=1"
+            await say(self._client, self._wire, 400, FailureKind.INVALID_REQUEST, problem)
+            return
+        raw = request.raw
+        if self._assembles:
+            raw = msgspec.json.encode(self._wire.streaming(request.sent_body))
+        while True:
+            exchange.begin()
+            await self._attempt(raw)
+            if exchange.phase is not Phase.CUT:
+                break
+            await trio.sleep(self._rules.retry_delay_s)
+            await self._wait_for_quota()
+            closing, body = exchange.retry(trio.current_time())
+            await self._write(closing)
+            if body is None:
+                break
+            body = self._wire.streaming(body) if self._assembles else body
+            raw = msgspec.json.encode(body)
+        await self._conclude()
+
+    async def _wait_for_quota(self) -> None:
+        """Another request with this key may have been told meanwhile that the quota is spent.
+        Returns when the window is over, or what the request may take."""
+        ends_at_s = self._request.began_at_s + self._rules.budget.max_s
+        while (wait_s := self._windows.wait_s(self._window)) is not None:
+            left_s = ends_at_s - trio.current_time()
+            if left_s <= 0:
+                return
+            await trio.sleep(min(wait_s, left_s))
+
+    async def _attempt(self, raw: bytes) -> None:
+        """One upstream answer. When this returns its connection is closed."""
+        self.asked_at_s = trio.current_time()
+        request, exchange = self._request, self._exchange
+        headers = request.upstream.request_headers(self._client.headers)
+        try:
+            async with request.upstream.open("POST", request.url, headers, raw) as answer:
+                if _is_stream(answer):
+                    await self._follow(answer)
+                elif answer.status == 200:
+                    await self._take_whole(answer)
+                else:
+                    await self._pass_refusal(answer)
+        except UpstreamFailed as error:
+            await self._write(exchange.fail(error.failure))
+
+    async def _follow(self, answer: Answer) -> None:
+        exchange = self._exchange
+        self._head = self._head or answer.headers
+        if not self._assembles and not self._client.started:
+            # Its length is not known any more, and nobody in between may wait for the end.
+            head = [(n, v) for n, v in answer.headers if n != b"content-length"]
+            await self._client.start(answer.status, head)
+        while exchange.phase is Phase.STREAMING:
+            data: bytes | None = None
+            if exchange.ending:
+                with trio.move_on_after(LINGER_S):
+                    data = await answer.read()
+            else:
+                data = await answer.read()
+            await self._write(exchange.end() if data is None else exchange.feed(data))
+
+    async def _take_whole(self, answer: Answer) -> None:
+        """The upstream answered with one document."""
+        body = await answer.read_all(WHOLE_LIMIT_BYTES)
+        document = json_object(body)
+        if document is None or self._client.started:
+            problem = "the upstream answered with a document that cannot be watched"
+            await self._write(self._exchange.fail(protocol_failure(problem)))
+            return
+        self._exchange.whole(document)
+        if self._exchange.phase is Phase.OVER and self._exchange.failure is None:
+            await self._client.start(answer.status, answer.headers)
+            await self._client.send(body)
+            await self._client.end()
+
+    async def _pass_refusal(self, answer: Answer) -> None:
+        """The upstream refused: its own words, while the client can still get them."""
+        if not self._client.started and self._exchange.attempts == 1:
+            body = await answer.read_all(WHOLE_LIMIT_BYTES)
+            self.failure = _refusal(answer, body)
+            self._exchange.fail(self.failure)
+            await self._client.start(answer.status, answer.headers)
+            await self._client.send(body)
+            await self._client.end()
+            return
+        body = await answer.read_all(WHOLE_LIMIT_BYTES)
+        await self._write(self._exchange.fail(_refusal(answer, body)))
+
+    async def _write(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._assembles:
+            for event in self._events.feed(data):
+                self._assembler.take(event)
+        elif self._client.started:
+            await self._client.send(data)
+
+    async def _conclude(self) -> None:
+        """End the client's answer, if that was not done yet."""
+        failure = self._exchange.failure
+        if self._client.ended:
+            return
+        if self._client.started:
+            await self._client.end()
+            return
+        answer = self._assembler.answer() if failure is None else None
+        if answer is None:
+            await give_up(
+                self._client, self._wire, failure or protocol_failure("there was no answer")
+            )
+            return
+        changed = (b"content-type", b"content-length", b"cache-control")
+        head = [(name, value) for name, value in self._head if name not in changed]
+        await self._client.answer_json(200, answer, head)
+
+
+def _is_stream(answer: Answer) -> bool:
+    """Whether the answer is to be read as events; some servers name no type."""
+    kind = answer.content_type
+    return answer.status == 200 and "json" not in kind and "html" not in kind
+
+
+def _asks_for_several(body: Json) -> bool:
+    wanted = body.get("n")
+    return isinstance(wanted, int) and wanted > 1
+
+
+def _refusal(answer: Answer, body: bytes) -> ProviderFailure:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+    return classify_response(answer.status, headers, body)

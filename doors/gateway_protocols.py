@@ -1,0 +1,49 @@
+"""The protocols of the gateway by their paths, and what it says in their words itself."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from midstream.doors.gateway_anthropic import AnthropicWire
+from midstream.doors.gateway_chat import ChatWire
+from midstream.doors.gateway_client import Client
+from midstream.doors.gateway_responses import ResponsesWire
+from midstream.doors.gateway_wire import Json, Wire
+from midstream.messages.failure import FailureKind, ProviderFailure
+
+WIRES: Mapping[str, Wire] = {
+    "/v1/messages": AnthropicWire(),
+    "/v1/chat/completions": ChatWire(),
+    "/v1/responses": ResponsesWire(),
+}
+_STATUSES = {
+    FailureKind.RATE_LIMITED: 429,
+    FailureKind.OVERLOADED: 503,
+    FailureKind.AUTH: 401,
+    FailureKind.INVALID_REQUEST: 400,
+    FailureKind.TIMEOUT: 504,
+}
+
+
+def json_object(raw: bytes) -> Json | None:
+    """The JSON object that a body is; None if it is none."""
+    try:
+        return msgspec.json.decode(raw, type=Json)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+async def give_up(client: Client, wire: Wire | None, failure: ProviderFailure) -> None:
+    """Say that there is no answer; one that has begun is broken off, its end never sent."""
+    if client.started:
+        return
+    status = _STATUSES.get(failure.kind, 502)
+    await say(client, wire, status, failure.kind, failure.message)
+
+
+async def say(
+    client: Client, wire: Wire | None, status: int, kind: FailureKind, message: str
+) -> None:
+    """An error of ours in the words of the protocol."""
+    wire = wire or WIRES["/v1/chat/completions"]
+    await client.answer_json(status, wire.error_body(ProviderFailure(kind, message)))
