@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scenes import ALWAYS, NO_FOO, any_answer, stop_sometime
 
 from midstream.actors.stop_latch import StopLatch
-from midstream.actors.turn import Turn
+from midstream.actors.turn_abort import when_settled
 from midstream.actors.turn_effects import Effect
 from midstream.actors.turn_phases import Settling, Wait
+from midstream.actors.turn_state import TurnState
 from midstream.testing.choices import Choices, dump, load
 from midstream.testing.explore import Violation, explore, replay_schedule, run_once
 from midstream.testing.faults import Faults
@@ -89,15 +91,12 @@ def test_a_retry_that_does_not_wait_for_the_settled_stream_is_found_and_made_sma
         async with race.world(*scripts, rules=[NO_FOO], config=ALWAYS) as world:
             world.animate("hello")
 
-    when_settled = Turn._when_settled  # pyright: ignore[reportPrivateUsage]
-
-    def impatient(turn: Turn, done: Wait) -> list[Effect]:
-        if isinstance(turn.phase, Settling) and done is Wait.DELAY:
-            turn.phase = Settling(turn.phase.attempt, frozenset({done}), turn.phase.then)
-        return when_settled(turn, done)
+    def impatient(turn: TurnState, phase: Settling, done: Wait) -> list[Effect]:
+        waits = frozenset({done}) if done is Wait.DELAY else phase.waits
+        return when_settled(turn, replace(phase, waits=waits), done)
 
     explore(scenario, seeds=20)
-    monkeypatch.setattr(Turn, "_when_settled", impatient)
+    monkeypatch.setattr("midstream.actors.turn.when_settled", impatient)
     with pytest.raises(Violation) as caught:
         explore(scenario, seeds=500, most_shrinks=100)
     violation = caught.value
