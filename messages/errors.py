@@ -60,5 +60,9 @@ class FenceLost(MidstreamError):
     """
 
 
+class RuntimeStopped(MidstreamError):
+    """The runtime is over, or is ending; nothing can be asked of it any more."""
+
+
 class StreamFormatError(MidstreamError):
     """A recorded stream or a provider's bytes do not follow the format they claim."""

@@ -52,7 +52,13 @@ from midstream.messages.conversation import (
     UserItem,
 )
 from midstream.messages.dispatch import DispatchStatus
-from midstream.messages.errors import ConfigError, MidstreamError, RuleError, StoreError
+from midstream.messages.errors import (
+    ConfigError,
+    MidstreamError,
+    RuleError,
+    RuntimeStopped,
+    StoreError,
+)
 from midstream.messages.events import (
     AlertRaised,
     AttemptLost,
@@ -191,6 +197,7 @@ __all__ = [
     "RuleError",
     "RuleTriggered",
     "Runtime",
+    "RuntimeStopped",
     "ScopeToken",
     "SegmentFormatError",
     "SessionBook",

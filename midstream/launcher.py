@@ -31,7 +31,7 @@ from midstream.handle import Admission, SessionHandle
 from midstream.messages.conversation import ToolSpec
 from midstream.messages.dispatch import NeutralEnd, Refused
 from midstream.messages.enrolment import Enrolment, record_unless_kept, refused_record
-from midstream.messages.errors import MidstreamError
+from midstream.messages.errors import MidstreamError, RuntimeStopped
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import Fence, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp
@@ -118,7 +118,7 @@ class Launcher:
         )
 
     def launch(self, request: SessionRequest) -> SessionHandle:
-        """Begin a session. Raises `ConversationBusy` and `ToolError`."""
+        """Begin a session. Raises `ConversationBusy`, `ToolError` and `RuntimeStopped`."""
         session_id = self._ids.session_id()
         enrolment = Enrolment(
             session_id=session_id,
@@ -206,9 +206,12 @@ class Launcher:
         return _Launch(live, handle, tree.supervisor, admission, request.conversation_id)
 
     def _begin(self, launch: _Launch, *, admitted: bool = False) -> None:
+        try:
+            self._nursery.start_soon(self._see_through, launch, admitted)
+        except RuntimeError as error:  # trio's word for a nursery that has ended
+            raise RuntimeStopped("the runtime has stopped") from error
         self._live[launch.handle.conversation_id] = launch.handle
         self._books.live.enter(launch.live)
-        self._nursery.start_soon(self._see_through, launch, admitted)
 
     async def _see_through(self, launch: _Launch, admitted: bool) -> None:
         handle = launch.handle

@@ -137,8 +137,8 @@ class Runtime:
         While the provider's quota is spent nothing begins: the handle that comes back has
         ended as `rate-limited`, and nothing of it is on record (`is_dispatchable`).
 
-        Raises `ConversationBusy` if the conversation has a live session, and `ToolError` if
-        two tools have the same name.
+        Raises `ConversationBusy` if the conversation has a live session, `ToolError` if two
+        tools have the same name, and `RuntimeStopped` if the runtime is over or ending.
         """
         identity = identity or Identity()
         preamble: tuple[AnyItem, ...] = ()

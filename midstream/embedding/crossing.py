@@ -15,14 +15,10 @@ from typing import Generic, TypeVar, TypeVarTuple, cast
 import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from midstream.messages.errors import MidstreamError
+from midstream.messages.errors import RuntimeStopped
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-class RuntimeStopped(MidstreamError):
-    """The runtime's thread is over, or is ending; nothing can be asked of it any more."""
 
 
 class Call(Generic[T]):

@@ -19,7 +19,7 @@ from trio.testing import MockClock
 from midstream.actors.announcer import UnknownSession
 from midstream.config import Config, RoleConfig
 from midstream.messages.conversation import AssistantItem, SystemItem, UserItem
-from midstream.messages.errors import ConfigError
+from midstream.messages.errors import ConfigError, RuntimeStopped
 from midstream.messages.events import Text
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.notices import Began, Ended
@@ -32,6 +32,7 @@ from midstream.runtime import open_runtime
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.memory import MemoryStore
 from midstream.stores.store import Book
+from midstream.testing.world import open_world
 
 HELLO = answer("hello", usage=Usage(10, 5, source=UsageSource.REPORTED))
 
@@ -56,6 +57,13 @@ async def test_a_session_is_on_record_from_its_prompt_to_its_end(
     assert (kept.token_usage.input_tokens, kept.token_usage.output_tokens) == (10, 5)
     assert kept.fence is not None
     assert kept.fence.owner.startswith("host-")
+
+
+async def test_a_runtime_that_is_over_takes_no_prompt(autojump_clock: MockClock) -> None:
+    async with open_world(answer("hello")) as world:
+        pass
+    with pytest.raises(RuntimeStopped):
+        world.runtime.animate("too late")
 
 
 async def test_handles_come_at_once_and_have_different_ids(autojump_clock: MockClock) -> None:
