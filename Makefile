@@ -37,13 +37,16 @@ $(VENV)/with-%: pyproject.toml README.md $(VENV)/files | $(BIN)/python
 run: $(VENV)/with-all
 	@$(BIN)/midstream demo
 
+# On all cores; with ARGS="-n0" one after the other, as a debugger needs it.
+PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
+
 test: $(VENV)/with-test
-	$(BIN)/pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 SEEDS ?= 20000
 
 races: $(VENV)/with-test
-	$(BIN)/pytest tests/races --races-seeds $(SEEDS) $(ARGS)
+	$(PYTEST) tests/races --races-seeds $(SEEDS) $(ARGS)
 
 mutants: $(VENV)/with-test
 	$(BIN)/python tests/mutants.py $(ARGS)

@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 SCENARIO = "scenario"
 
-PATIENCE_S = 30.0
+PATIENCE_S = 10.0
 """Seconds that a scenario waits for an outcome before it interrupts a stream that says nothing
 any more."""
 
 OUTCOME_S = 120.0
 """Seconds within which a session that was interrupted has its outcome, whatever goes wrong."""
 
-QUIET_S = 30.0
+QUIET_S = 10.0
 """Seconds that pass behind all outcomes: nothing that was scheduled before may start then."""
 
 

@@ -6,11 +6,13 @@
 
 The test is run once for each seed, in a world of its own under virtual time
 (`midstream.testing.explore`); further arguments of the marker are those of `Faults`.
-`--races-seeds N` explores N seeds in each test, `--races-seed S` replays one, and
+The seeds are split into tests of `SEEDS_TOGETHER`, so that pytest-xdist can share them out.
+`--races-seeds N` explores N seeds of each scenario, `--races-seed S` replays one, and
 `--races-schedule WORD` the small schedule that a failure names.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -22,10 +24,13 @@ from midstream.testing.race import Race
 
 DEFAULT_SEEDS = 100
 
+SEEDS_TOGETHER = 50
+"""Seeds of one test: some seconds at most, so that no core waits long for another."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("races", "schedule exploration")
-    group.addoption("--races-seeds", type=int, default=None, help="seeds for each race test")
+    group.addoption("--races-seeds", type=int, default=None, help="seeds for each scenario")
     group.addoption("--races-seed", type=int, default=None, help="replay this seed")
     group.addoption("--races-schedule", default=None, help="replay this schedule of a failure")
 
@@ -41,6 +46,31 @@ def race() -> None:
     """The `Race` of each run; the plugin puts it in this place."""
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each part of the seeds."""
+    marker = metafunc.definition.get_closest_marker("races")
+    if marker is None or "race" not in metafunc.fixturenames:
+        return
+    seeds = list(_parts(metafunc.config, marker.kwargs.get("seeds", DEFAULT_SEEDS)))
+    metafunc.parametrize("race", seeds, ids=_name_of)
+
+
+def _parts(config: pytest.Config, wanted: int) -> Iterator[range]:
+    seed = _option(config, "--races-seed")
+    if seed is None and _option(config, "--races-schedule") is not None:
+        seed = 0
+    if seed is not None:
+        yield range(seed, seed + 1)
+        return
+    seeds = _option(config, "--races-seeds") or wanted
+    for first in range(0, seeds, SEEDS_TOGETHER):
+        yield range(first, min(first + SEEDS_TOGETHER, seeds))
+
+
+def _name_of(seeds: range) -> str:
+    return f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-{seeds[-1]}"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Replace race tests by the exploration of them, before pytest-trio sees coroutines."""
@@ -53,37 +83,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _explored(
     item: pytest.Function, scenario: Callable[..., Any], marked: dict[str, Any]
 ) -> Callable[..., None]:
-    seeds = marked.pop("seeds", DEFAULT_SEEDS)
+    marked.pop("seeds", None)
     faults = Faults(**marked)
-    option = cast(Callable[[str], Any], item.config.getoption)
 
-    def replay(seed: int, word: str | None) -> str:
-        command = f"pytest '{item.nodeid}' --races-seed {seed}"
-        return command if word is None else f"{command} --races-schedule {word}"
-
-    def run(**arguments: Any) -> None:
+    def run(*, race: range, **arguments: Any) -> None:
         __tracebackhide__ = True
-        violation = find(arguments)
+        violation = find(race, arguments)
         if violation is not None:
             pytest.fail(str(violation), pytrace=False)
 
-    def find(arguments: dict[str, Any]) -> Violation | None:
-        arguments.pop("race")
-
+    def find(seeds: range, arguments: dict[str, Any]) -> Violation | None:
         async def one(race: Race) -> None:
             await scenario(race=race, **arguments)
 
-        seed, word = option("--races-seed"), option("--races-schedule")
+        def replay(seed: int, word: str | None) -> str:
+            command = f"pytest '{_replayed(item.nodeid, seeds, seed)}' --races-seed {seed}"
+            return command if word is None else f"{command} --races-schedule {word}"
+
+        word = _option(item.config, "--races-schedule")
+        if word is not None:
+            seed = seeds[0]
+            again = replay_schedule(one, seed, load(word), faults)
+            return Violation(again, replay(seed, word)) if again.error else None
         try:
-            if word is not None:
-                again = replay_schedule(one, seed or 0, load(word), faults)
-                return Violation(again, replay(seed or 0, word)) if again.error else None
-            if seed is not None:
-                explore(one, seeds=1, first_seed=seed, faults=faults, replay=replay)
-            else:
-                explore(one, seeds=option("--races-seeds") or seeds, faults=faults, replay=replay)
+            explore(one, seeds=len(seeds), first_seed=seeds[0], faults=faults, replay=replay)
         except Violation as violation:
             return violation
         return None
 
     return run
+
+
+def _replayed(node: str, seeds: range, seed: int) -> str:
+    """The name that the test of `seeds` has when only `seed` is replayed."""
+    name = re.escape(_name_of(seeds))
+    alone = re.sub(rf"\[{name}\]$", "", node)
+    if alone != node:
+        return alone
+    return re.sub(rf"(?<=[\[-]){name}(?=[\]-])", _name_of(range(seed, seed + 1)), node)
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return cast(Callable[[str], Any], config.getoption)(name)

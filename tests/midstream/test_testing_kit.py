@@ -4,6 +4,7 @@ What is for users of pytest is run by pytest, in a directory of its own.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -173,6 +174,33 @@ def test_the_tests_of_the_documentation_run(tmp_path: Path) -> None:
     example = (ROOT / "examples" / "testing" / "test_chat.py").read_text(encoding="utf-8")
     body = shown[shown.index("    texts = ") :].rstrip()
     assert body in example
+
+
+RACY = """
+import pytest
+from midstream.testing import Race
+
+@pytest.mark.races(seeds=120)
+@pytest.mark.parametrize("kind", ["wild", "tame"])
+async def test_of_kinds(race: Race, kind: str):
+    race.pick(1000)
+    assert kind == "tame" or race.pick(50) != 11
+"""
+
+
+def test_a_failing_seed_comes_with_the_command_that_repeats_it_alone(tmp_path: Path) -> None:
+    code, report = run_pytest(tmp_path, {"test_racy.py": RACY}, "-rN")
+    assert code == 1
+    passed, failed = (int(re.findall(rf"(\d+) {how}", report)[0]) for how in ("passed", "failed"))
+    assert passed + failed == 2 * 3, "the seeds are split"
+    [(seed, command), *_] = re.findall(
+        r"^seed (\d+): .*?^replay: pytest (.*?)$", report, re.M | re.S
+    )
+    [smaller, *_] = re.findall(r"^smaller: pytest (.*?)$", report, re.M)
+    for arguments in (command, smaller):
+        code, again = run_pytest(tmp_path, {}, *shlex.split(arguments))
+        assert (code, "1 failed" in again, "passed" in again) == (1, True, False), again
+        assert f"seed {seed}: " in again
 
 
 BUGS = {

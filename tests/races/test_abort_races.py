@@ -18,7 +18,7 @@ from midstream.testing.race import Race
 HELPERS = ("rule_matcher", "stream_monitor", "retry_scheduler")
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_a_stop_against_abort_and_retry(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(10)]
     async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
@@ -26,7 +26,7 @@ async def test_a_stop_against_abort_and_retry(race: Race) -> None:
         await stop_sometime(race, session, 0.4)
 
 
-@pytest.mark.races(seeds=60, crashing=HELPERS, most_crashes=2)
+@pytest.mark.races(seeds=500, crashing=HELPERS, most_crashes=2)
 async def test_a_stop_against_abort_and_retry_while_actors_crash(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(16)]
     async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
@@ -34,21 +34,21 @@ async def test_a_stop_against_abort_and_retry_while_actors_crash(race: Race) -> 
         await stop_sometime(race, session, 0.4)
 
 
-@pytest.mark.races(seeds=60, crashing=HELPERS, store=True)
+@pytest.mark.races(seeds=500, crashing=HELPERS, store=True)
 async def test_abort_and_retry_while_everything_goes_wrong(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(16)]
     async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
         world.animate("hello")
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_a_second_verdict_before_the_first_abort_has_landed(race: Race) -> None:
     late = saying("foo and bar and foo again bar", SlowClose(race.seconds(0.3)))
     async with race.world(race.script(late), CLEAN, CLEAN, rules=[NO_FOO, NO_BAR]) as world:
         world.animate("hello")
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_the_retry_waits_for_a_late_settle_and_for_the_delay(race: Race) -> None:
     scripts = [saying("foo", SlowClose(race.seconds(0.3))), CLEAN]
     async with race.world(*scripts, rules=[NO_FOO]) as world:
@@ -59,7 +59,7 @@ async def test_the_retry_waits_for_a_late_settle_and_for_the_delay(race: Race) -
         assert ended.attempts == 2
 
 
-@pytest.mark.races(seeds=60, store=True)
+@pytest.mark.races(seeds=500, store=True)
 async def test_the_next_prompt_of_a_conversation_that_was_stopped(race: Race) -> None:
     """E 23, 24: a stop hits the prompt that it was for, and nothing of it hits the next."""
     scripts = [any_answer(race) for _ in range(14)]
@@ -71,7 +71,7 @@ async def test_the_next_prompt_of_a_conversation_that_was_stopped(race: Race) ->
         world.animate("two", conversation_id="con-1")
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_a_deferred_reminder_against_abort_and_stop(race: Race) -> None:
     quiet = NO_BAR.__class__(
         name="quiet",

@@ -40,7 +40,7 @@ async def _stay() -> None:
     await trio.lowlevel.checkpoint()
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_a_chain_against_disconnect_stop_and_quota(race: Race) -> None:
     async with race.world(*replies(race), rules=[NO_FOO]) as world:
         session = world.animate(CHAINED)
@@ -49,7 +49,7 @@ async def test_a_chain_against_disconnect_stop_and_quota(race: Race) -> None:
 
 
 @pytest.mark.races(
-    seeds=60, crashing=("rule_matcher", "stream_monitor", "retry_scheduler"), store=True
+    seeds=500, crashing=("rule_matcher", "stream_monitor", "retry_scheduler"), store=True
 )
 async def test_a_chain_while_everything_goes_wrong(race: Race) -> None:
     async with race.world(*replies(race), rules=[NO_FOO]) as world:
@@ -63,7 +63,7 @@ async def test_a_chain_while_everything_goes_wrong(race: Race) -> None:
         race.always(lambda: never_beyond_n(again))
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_two_conversations_of_one_runtime_do_not_share_a_chain(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(24)]
     async with race.world(*scripts, rules=[NO_FOO]) as world:

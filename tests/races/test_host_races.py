@@ -59,7 +59,7 @@ async def a_host(
         view.choices = None
 
 
-@pytest.mark.races(seeds=30, wall_clock=True)
+@pytest.mark.races(seeds=500, wall_clock=True)
 async def test_the_pause_against_dispatches_stragglers_and_restarts(race: Race) -> None:
     store, clock = race.store(), race.clock()
     provider = ScriptedProvider(*[with_quota(race) for _ in range(40)])
@@ -87,7 +87,7 @@ async def test_the_pause_against_dispatches_stragglers_and_restarts(race: Race) 
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.races(seeds=30, store=True)
+@pytest.mark.races(seeds=500, store=True)
 async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: Race) -> None:
     store, clock = race.store(), race.clock()
     speaking = ScriptedProvider([Pause(260.0), *answer("done at last")])
@@ -108,7 +108,7 @@ async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: R
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.races(seeds=30)
+@pytest.mark.races(seeds=500)
 async def test_two_hosts_against_cancel_stall_and_recovery(race: Race) -> None:
     store, clock = race.store(), race.clock()
     scripts: list[list[Step]] = [
@@ -131,25 +131,25 @@ async def test_two_hosts_against_cancel_stall_and_recovery(race: Race) -> None:
             await trio.sleep(race.seconds(40.0))
             race.note("host 1", "!! its store is away")
             stalled.failure = StoreError("injected: the network is gone")
-            await trio.sleep(60.0 + race.seconds(120.0))
+            await trio.sleep(60.0 + race.seconds(80.0))
             race.note("host 1", "its store is back")
             stalled.failure = None
 
         async def take_over(runtime: Runtime) -> None:
-            await trio.sleep(60.0 + race.seconds(100.0))
+            await trio.sleep(60.0 + race.seconds(80.0))
             for _ in range(4):
                 try:
                     again = await runtime.recover(session_id)
                 except (NotRecoverable, ConversationBusy, MidstreamError) as error:
                     race.note("recovery", f"refused: {error}")
-                    await trio.sleep(race.seconds(30.0))
+                    await trio.sleep(race.seconds(20.0))
                 else:
                     race.note("recovery", "goes on")
                     await again.result()
                     return
 
         async def cancel(runtime: Runtime) -> None:
-            await trio.sleep(race.seconds(240.0))
+            await trio.sleep(race.seconds(160.0))
             try:
                 await runtime.cancel(session_id, "from elsewhere")
             except MidstreamError as error:
@@ -161,7 +161,7 @@ async def test_two_hosts_against_cancel_stall_and_recovery(race: Race) -> None:
             nursery.start_soon(take_over, third)
             if race.pick(2):
                 nursery.start_soon(cancel, race.one_of((owner, second, third)))
-        await trio.sleep(120.0)
+        await trio.sleep(60.0)
         if handle.ended is None:
             await handle.cancel("enough")
             await handle.result()

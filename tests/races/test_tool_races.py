@@ -61,7 +61,7 @@ def no_forbidden_call_ran(ran: list[str]) -> None:
     assert "rm -rf /" not in ran, "a call that breaks an interrupting rule has run"
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_calls_against_abort_and_stop(race: Race) -> None:
     ran: list[str] = []
     race.always(lambda: no_forbidden_call_ran(ran))
@@ -72,7 +72,10 @@ async def test_calls_against_abort_and_stop(race: Race) -> None:
 
 
 @pytest.mark.races(
-    seeds=60, crashing=("tool_runner", "rule_matcher", "stream_monitor"), most_crashes=2, store=True
+    seeds=500,
+    crashing=("tool_runner", "rule_matcher", "stream_monitor"),
+    most_crashes=2,
+    store=True,
 )
 async def test_calls_while_everything_goes_wrong(race: Race) -> None:
     ran: list[str] = []
@@ -88,7 +91,7 @@ async def test_calls_while_everything_goes_wrong(race: Race) -> None:
         world.animate("and then", conversation_id="con-1", tools=[shell(race, ran)])
 
 
-@pytest.mark.races(seeds=60)
+@pytest.mark.races(seeds=500)
 async def test_calls_that_the_host_answers_against_stop_and_deadline(race: Race) -> None:
     scripts = [calling(race, "ask"), calling(race, "ask"), CLEAN, CLEAN, CLEAN, CLEAN]
 
