@@ -61,6 +61,10 @@ class Actor(Generic[M_contra]):
         """
         raise NotImplementedError(f"{type(self).__name__} handles no messages")
 
+    def lost(self, messages: tuple[M_contra, ...]) -> None:
+        """These were in hand at a crash, and are dead letters now. Runs before `stopped`, for
+        what outlives the incarnation and has to know of it."""
+
     async def stopped(self, reason: AnyExit) -> None:
         """Clean up. Tasks of the actor are over by now, and it takes no more mail.
 
@@ -128,6 +132,7 @@ class ActorRun(Generic[M]):
         self._nursery: trio.Nursery | None = None
         self._leaving: EndedNormally | ShutDown | None = None
         self._in_hand: tuple[M, ...] = ()
+        self._lost: tuple[M, ...] = ()
         self._owes_cleanup = False
 
     def request_stop(self) -> None:
@@ -227,7 +232,11 @@ class ActorRun(Generic[M]):
         self._owes_cleanup = False
         with trio.fail_after(self._cleanup_s) as scope:
             scope.shield = True
-            await self._actor.stopped(reason)
+            try:
+                if self._lost:
+                    self._actor.lost(self._lost)
+            finally:
+                await self._actor.stopped(reason)
 
     async def _clean_up_after(self, reason: AnyExit, error: BaseException) -> None:
         try:
@@ -240,4 +249,5 @@ class ActorRun(Generic[M]):
         crash = reason if isinstance(reason, Crashed) else None
         why = LetterReason.CRASHED if crash else LetterReason.CUT
         self.cell.bury(self._in_hand, why, crash)
+        self._lost = self._in_hand if crash else ()
         self._in_hand = ()

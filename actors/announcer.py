@@ -6,7 +6,8 @@ gets what it missed: a suffix of the live sequence, or `GapError` where the ring
 reaches. What is numbered goes to the EventRecorder too, for the event log, which reaches
 further back (`replay.py`). A slow subscriber costs bounded memory and never slows a stream
 (`subscription.py`). What becomes known of sessions as a whole goes the same way, over a
-board of its own (`notice_board.py`).
+board of its own (`notice_board.py`). What it had in hand when it crashed is a hole in the
+numbers, so that its listeners are told of a gap; the outcome of a session is not lost.
 """
 
 from contextlib import suppress
@@ -115,26 +116,53 @@ class Announcer(Actor[AnnouncerMessage]):
         self._numbers = numbers or EventNumbers()
         self._ring_limit_bytes = ring_limit_bytes
         self._channels: dict[str, Channel] = {}
-        self._board = NoticeBoard()
+        self._board = NoticeBoard(self._numbers.notices)
         self._counters = RuleCounters()
+        self._handled: list[AnnouncerMessage] = []
+        """Of the batch in hand."""
+
+    async def started(self) -> None:
+        for session_id, end in self._numbers.take_lost().items():
+            self._announce(session_id, () if end is None else (end,))
 
     async def handle_batch(self, messages: tuple[AnnouncerMessage, ...]) -> None:
+        self._handled.clear()
         for message in messages:
+            self._handle(message)
+            self._handled.append(message)
+
+    def _handle(self, message: AnnouncerMessage) -> None:
+        match message:
+            case Announce(session_id, events):
+                self._announce(session_id, events)
+            case Subscribe():
+                self._subscribe(message)
+            case Continue(session_id, position):
+                self._continue(session_id, position)
+            case Forget(session_id):
+                self._forget(session_id)
+            case Notify(notices):
+                self._board.post(notices)
+                self._numbers.notices = self._board.last
+            case FollowNotices():
+                self._follow(message)
+            case CountRules(reply):
+                reply.send(deepcopy(self._counters))
+
+    def lost(self, messages: tuple[AnnouncerMessage, ...]) -> None:
+        """What nobody was told leaves a hole."""
+        for message in messages:
+            if any(message is handled for handled in self._handled):
+                continue
             match message:
                 case Announce(session_id, events):
-                    self._announce(session_id, events)
-                case Subscribe():
-                    self._subscribe(message)
+                    self._numbers.lose(session_id, events)
                 case Continue(session_id, position):
-                    self._continue(session_id, position)
-                case Forget(session_id):
-                    self._forget(session_id)
+                    self._numbers.advance(session_id, position)
                 case Notify(notices):
-                    self._board.post(notices)
-                case FollowNotices():
-                    self._follow(message)
-                case CountRules(reply):
-                    reply.send(deepcopy(self._counters))
+                    self._numbers.notices += len(notices)
+                case _:
+                    pass
 
     async def stopped(self, reason: AnyExit) -> None:
         """What this incarnation remembers goes with it, so nobody may wait for it."""

@@ -67,17 +67,17 @@ class NoticeStream:
 
 
 class NoticeBoard:
-    """See the module."""
+    """See the module. Numbers go on behind `last`."""
 
-    def __init__(self) -> None:
-        self._last = 0
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
         self._kept: deque[Notice] = deque(maxlen=NOTICES_KEPT)
         self._streams: list[NoticeStream] = []
 
     def post(self, notices: Iterable[AnyNotice]) -> None:
         """Number the notices, keep them, and tell everybody."""
-        numbered = [Notice(number, notice) for number, notice in enumerate(notices, self._last + 1)]
-        self._last += len(numbered)
+        numbered = [Notice(number, notice) for number, notice in enumerate(notices, self.last + 1)]
+        self.last += len(numbered)
         self._kept.extend(numbered)
         for stream in self._streams:
             stream.push(numbered)
@@ -86,8 +86,8 @@ class NoticeBoard:
     def follow(self, after: int) -> NoticeStream | None:
         """Everything behind number `after`; None if that is not remembered any more, or has
         not been said yet."""
-        first = self._kept[0].sequence if self._kept else self._last + 1
-        if not first - 1 <= after <= self._last:
+        first = self._kept[0].sequence if self._kept else self.last + 1
+        if not first - 1 <= after <= self.last:
             return None
         stream = NoticeStream(after)
         stream.push(notice for notice in self._kept if notice.sequence > after)

@@ -211,6 +211,27 @@ async def test_a_crash_gives_stopped_its_report() -> None:
     assert reason.error == "ValueError: boom"
 
 
+async def test_a_crash_tells_what_it_has_lost_before_it_cleans_up() -> None:
+    class Loser(BatchScribe):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[object] = []
+
+        def lost(self, messages: tuple[Mail, ...]) -> None:
+            self.told.append(messages)
+
+        async def stopped(self, reason: AnyExit) -> None:
+            self.told.append("stopped")
+
+    loser = Loser()
+    with pytest.RaisesGroup(ValueError, flatten_subgroups=True):
+        async with open_actor(loser) as address:
+            for message in (Fail(), Note("in hand")):
+                address.tell_nowait(message)
+            await trio.sleep_forever()
+    assert loser.told == [(Fail(), Note("in hand")), "stopped"]
+
+
 async def test_end_finishes_what_is_in_hand_and_reads_no_more() -> None:
     scribe, letters = Scribe(), DeadLetters()
     async with open_actor(scribe, dead_letters=letters) as address:

@@ -11,17 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from midstream.actors.announcer import Announce, UnknownSession
+from midstream.actors.announcer import (
+    KEPT_AFTER_END_S,
+    Announce,
+    AnnouncerMessage,
+    Continue,
+    FollowNotices,
+    Forget,
+    Notify,
+    UnknownSession,
+)
 from midstream.actors.clock import ManualClock
 from midstream.actors.event_backlog import EventBacklog
 from midstream.actors.event_channel import GapError
 from midstream.actors.event_recorder import EVERY_S
+from midstream.actors.notice_board import NoticeStream
 from midstream.actors.replay import Replay
 from midstream.books import Books
 from midstream.messages.backoff import BackoffSettings
 from midstream.messages.errors import StoreError
 from midstream.messages.event_log import Position
 from midstream.messages.events import AnyEvent, AttemptStarted, SessionEnded, SessionEvent, Text
+from midstream.messages.notices import Revived
 from midstream.messages.record import Fence, SessionStatus
 from midstream.messages.transition import (
     AnyTransition,
@@ -62,8 +73,8 @@ async def say(books: Books, *events: AnyEvent) -> None:
 
 
 async def crash(books: Books) -> None:
-    """Tell the Announcer what nobody could announce, and wait until it is back."""
-    await books.announcer.address.tell(Announce("ses", cast("Any", 7)))
+    """Tell the Announcer what nobody could understand, and wait until it is back."""
+    await books.announcer.address.tell(Forget(cast("Any", [])))
     await trio.sleep(1)
 
 
@@ -199,6 +210,83 @@ async def test_numbers_go_on_after_a_crash_of_the_announcer(autojump_clock: Mock
         events = await read(replay)
         assert [event.sequence for event in events] == [4, 5, 6]
         assert words(events) == words_of(4, 5)
+
+
+async def crash_over(books: Books, *messages: AnnouncerMessage) -> None:
+    """Let the Announcer crash with these messages in its hand."""
+    for message in (Forget(cast("Any", [])), *messages):
+        books.announcer.address.tell_nowait(message)
+    await trio.sleep(1)
+
+
+async def test_what_a_crash_of_the_announcer_lost_is_a_gap(autojump_clock: MockClock) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await say(books, *texts(1, 3))
+        replay = books.replay("ses")
+        assert words(await replay.take()) == words_of(1, 3)
+        await crash_over(books, Announce("ses", tuple(texts(4, 2))))
+        with pytest.raises(GapError) as gap:
+            await replay.take()
+        assert gap.value.after == 5
+        await say(books, *texts(6, 1), ENDED)
+        events = await read(books.replay("ses", after=5))
+        assert [event.sequence for event in events] == [6, 7]
+
+
+async def test_what_was_told_before_the_announcer_crashed_is_no_gap(
+    autojump_clock: MockClock,
+) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await say(books, *texts(1, 3))
+        replay = books.replay("ses")
+        assert words(await replay.take()) == words_of(1, 3)
+        books.announcer.address.tell_nowait(Announce("ses", tuple(texts(4, 2))))
+        await crash_over(books)
+        await say(books, *texts(6, 1), ENDED)
+        assert words(await read(replay)) == words_of(4, 6)
+
+
+async def test_an_outcome_is_told_although_the_announcer_crashes_over_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await say(books, *texts(1, 3))
+        await crash_over(books, Announce("ses", (*texts(4, 2), ENDED)))
+        with pytest.raises(GapError) as gap:
+            await read(books.replay("ses"))
+        assert gap.value.after == 6
+        [ended] = await read(books.replay("ses", after=6))
+        assert (ended.sequence, ended.event) == (7, ENDED)
+        await trio.sleep(KEPT_AFTER_END_S + 1)
+        [ended] = await read(books.replay("ses", after=6))
+        assert (ended.sequence, ended.event) == (7, ENDED), "it is in the log too"
+
+
+async def test_where_a_session_goes_on_is_not_lost_with_the_announcer(
+    autojump_clock: MockClock,
+) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await crash_over(books, Continue("ses", Position(3, 40)))
+        await say(books, *texts(41, 1), ENDED)
+        [first, _] = await read(books.replay("ses", after=40, epoch=3))
+        assert (first.epoch, first.sequence) == (3, 41)
+
+
+async def test_numbers_of_notices_are_not_given_twice(autojump_clock: MockClock) -> None:
+    notices = (Revived(session_id="ses-1"), Revived(session_id="ses-2"))
+
+    async def follow(books: Books, after: int) -> NoticeStream:
+        return await books.announcer.address.ask(lambda reply: FollowNotices(after, reply), 5.0)
+
+    async with host(MemoryStore()) as books:
+        await books.announcer.address.tell(Notify(notices))
+        await crash_over(books, Notify(notices))
+        for after in (0, 2, 3):
+            with pytest.raises(GapError):
+                await follow(books, after)
+        await books.announcer.address.tell(Notify(notices))
+        notice = await anext(await follow(books, 4))
+        assert notice.sequence == 5
 
 
 async def test_a_finished_session_is_told_by_a_later_process(autojump_clock: MockClock) -> None:
