@@ -101,8 +101,8 @@ class Actor(Generic[M_contra]):
         """End a watch. A `Down` that already waits in the mailbox is still handled."""
         address.unwatched_by(self._running.cell)
 
-    def attach(self, run: "ActorRun[Any]") -> None:
-        """For the kernel: give the actor its run."""
+    def attach(self, run: "ActorRun[Any] | None") -> None:
+        """For the kernel: give the actor its run, and take it away when that is over."""
         self._run = run
 
     @property
@@ -161,6 +161,9 @@ class ActorRun(Generic[M]):
         try:
             return await self._live_and_tell(on_started)
         finally:
+            # They refer to each other. Parted, both go at once, with all that they hold;
+            # otherwise they would wait for the garbage collector, and that makes others wait.
+            self._actor.attach(None)
             if self.for_good:
                 self.cell.retire()
 

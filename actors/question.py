@@ -72,12 +72,16 @@ class Question(Generic[R]):
                 await trio.sleep_forever()
         finally:
             self.waits = False
-        if isinstance(self._outcome, _Answer):
-            return self._outcome.value
-        if self._outcome is not None:
-            raise self._outcome
-        problem = f"did not answer {type(message).__name__} within {deadline_s} s"
-        raise AskTimeout(self.who, problem, picked_up=self.picked_up)
+            outcome, self._outcome = self._outcome, None
+        if isinstance(outcome, _Answer):
+            return outcome.value
+        if outcome is None:
+            problem = f"did not answer {type(message).__name__} within {deadline_s} s"
+            raise AskTimeout(self.who, problem, picked_up=self.picked_up)
+        try:
+            raise outcome
+        finally:
+            del outcome  # an error refers to the frames that it came through: no cycle is left
 
     def _answer(self, outcome: "_Answer[R] | Exception") -> bool:
         if self._answered:

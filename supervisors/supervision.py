@@ -114,6 +114,7 @@ class Supervision:
                 await self._stop_all()
             finally:
                 await self._cut_all()
+                self._running.clear()  # each of them refers back to this
                 self._nursery = None
                 nursery.cancel_scope.cancel()
         if self._failure is not None:
