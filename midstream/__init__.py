@@ -37,7 +37,8 @@ from midstream.client import (
     RequestRefused,
     connect,
 )
-from midstream.config import Config, find_config, load_config
+from midstream.config import Config
+from midstream.config_file import find_config, load_config
 from midstream.doors.websocket import CannotListen
 from midstream.handle import Chunk, EventStream, SessionHandle
 from midstream.messages.alert import Alert, AlertLevel

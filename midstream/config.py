@@ -1,25 +1,19 @@
-"""The configuration: one file, `midstream.toml`, and the same as a value.
+"""The configuration as a value: the tables of `midstream.toml`, their keys and defaults.
 
-Every key is checked when the file is read; a wrong key or type is one `ConfigError` that
-names file, key and mend, and nothing is started. Keys of secrets hold the *name* of an
-environment variable, never the secret.
+It is read from the file, and checked, by `config_file.py`. Keys of secrets hold the *name*
+of an environment variable, never the secret.
 """
 
-import difflib
-import re
-import tomllib
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from midstream.actors.file_attachment import CAP_BYTES
 from midstream.actors.prompt_hooks import DEADLINE_S
 from midstream.actors.turn_settings import ContextMode, OnExhausted
-from midstream.messages.backoff import BackoffSettings, parse_backoff
+from midstream.messages.backoff import BackoffSettings
 from midstream.messages.bd_stage import CACHE_S, TEMPLATE_PATHS, TIMEOUT_S, BdMode
 from midstream.messages.compaction import SENTINELS
-from midstream.messages.errors import ConfigError
 from midstream.messages.loop_guard import (
     FOLLOW_UP_TIMEOUT_S,
     STOP_AFTER_IDENTICAL,
@@ -30,8 +24,6 @@ from midstream.messages.segments import UnresolvedStyle
 from midstream.messages.stop_message import Stage
 from midstream.rules.rule import InterruptMode, RepeatMode
 from midstream.rules.tool_shapes import ToolShape
-
-CONFIG_FILE = "midstream.toml"
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -288,135 +280,3 @@ class Config(Section, frozen=True, kw_only=True):
     gateway: GatewayConfig = GatewayConfig()
     roles: dict[str, RoleConfig] = {}
     rate_limit: RateLimitConfig = msgspec.field(default=RateLimitConfig(), name="rateLimit")
-
-
-def load_config(path: Path) -> Config:
-    """Read a configuration file. Raises `ConfigError`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(str(path), "", "there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), "", f"cannot be read: {error}") from error
-    return parse_config(text, str(path))
-
-
-def find_config(cwd: Path) -> Config:
-    """The configuration of a working directory: its `midstream.toml`, or the defaults."""
-    path = cwd / CONFIG_FILE
-    return load_config(path) if path.exists() else Config()
-
-
-def parse_config(text: str, where: str) -> Config:
-    """A configuration from TOML text; `where` names it in errors."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(where, "", f"is not TOML: {error}") from None
-    return config_from(data, where)
-
-
-def config_from(data: dict[str, Any], where: str = "configuration") -> Config:
-    """A configuration from plain data, checked. Raises `ConfigError`."""
-    others = {key: value for key, value in data.items() if key != "rateLimit"}
-    try:
-        config = msgspec.convert(others, Config)
-    except msgspec.ValidationError as error:
-        raise _config_error(where, str(error), data) from None
-    _check_numbers(config, where)
-    for name, role in config.roles.items():
-        if role.system is not None and role.system_file is not None:
-            problem = "stands beside system; a role has one system prompt"
-            raise ConfigError(where, f"roles.{name}.system_file", problem, "drop one of them")
-    rate_limit = _rate_limit(data.get("rateLimit", msgspec.UNSET), where)
-    return msgspec.structs.replace(config, rate_limit=rate_limit)
-
-
-def _rate_limit(block: object, where: str) -> RateLimitConfig:
-    if block is msgspec.UNSET:
-        return RateLimitConfig()
-    if not isinstance(block, dict):
-        mend = "write a table [rateLimit.backoff], or leave it out"
-        raise ConfigError(where, "rateLimit", f"must be an object, not {block!r}", mend)
-    given = cast("dict[str, object]", block)
-    for name in given:
-        if name != "backoff":
-            raise ConfigError(where, f"rateLimit.{name}", "unknown key", "known here: backoff")
-    backoff = parse_backoff(given.get("backoff", msgspec.UNSET), where=where)
-    return RateLimitConfig(backoff=backoff)
-
-
-_AT = r"(?: - at `\$\.?(?P<at>.*)`)?"
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`" + _AT)
-_WRONG = re.compile(r"(?P<what>.*?)" + _AT + "$", re.DOTALL)
-
-
-def _config_error(where: str, message: str, data: dict[str, Any]) -> ConfigError:
-    if unknown := _UNKNOWN.match(message):
-        at, field = unknown["at"] or "", unknown["field"]
-        return ConfigError(where, f"{at}.{field}".lstrip("."), "unknown key", _nearest(at, field))
-    wrong = _WRONG.match(message)
-    assert wrong is not None
-    return ConfigError(where, wrong["at"] or "", wrong["what"])
-
-
-def _nearest(at: str, field: str) -> str:
-    tables: dict[str, type[msgspec.Struct]] = {
-        "": Config,
-        "provider": ProviderConfig,
-        "store": StoreConfig,
-        "rules": RulesConfig,
-        "budget": BudgetConfig,
-        "tools": ToolsConfig,
-        "files": FilesConfig,
-        "stop_message": StopMessageConfig,
-        "hooks": HooksConfig,
-        "http": HttpConfig,
-        "websocket": WebsocketConfig,
-        "gateway": GatewayConfig,
-    }
-    table = RoleConfig if at.startswith("roles[") else tables.get(at, Config)
-    known = [f.encode_name for f in msgspec.structs.fields(table)]
-    near = difflib.get_close_matches(field, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"
-
-
-def _check_numbers(config: Config, where: str) -> None:
-    for key, value, least in (
-        ("rules.repeat_gap", config.rules.repeat_gap, 0),
-        ("rules.max_retries_per_rule", config.rules.max_retries_per_rule, 0),
-        ("rules.max_retries_per_prompt", config.rules.max_retries_per_prompt, 0),
-        ("rules.retry_delay_ms", config.rules.retry_delay_ms, 0),
-        ("rules.passage_cap_chars", config.rules.passage_cap_chars, 1),
-        ("budget.max_restarts", config.budget.max_restarts, 0),
-        ("budget.max_s", config.budget.max_s, 0),
-        ("budget.max_tool_rounds", config.budget.max_tool_rounds, 0),
-        ("tools.parallel", config.tools.parallel, 1),
-        ("tools.deadline_s", config.tools.deadline_s, 0),
-        ("tools.host_deadline_s", config.tools.host_deadline_s, 0),
-        ("tools.result_limit_chars", config.tools.result_limit_chars, 1),
-        ("files.cap_bytes", config.files.cap_bytes, 0),
-        ("files.max_files", config.files.max_files, 0),
-        ("files.max_total_bytes", config.files.max_total_bytes, 0),
-        ("files.max_entries", config.files.max_entries, 1),
-        ("files.deadline_s", config.files.deadline_s, 0),
-        ("stop_message.warn_after_identical", config.stop_message.warn_after_identical, 0),
-        ("stop_message.stop_after_identical", config.stop_message.stop_after_identical, 0),
-        ("stop_message.stop_after_s", config.stop_message.stop_after_s, 0),
-        ("stop_message.follow_up_deadline_s", config.stop_message.follow_up_deadline_s, 0),
-        ("stop_message.bd_timeout_s", config.stop_message.bd_timeout_s, 0),
-        ("stop_message.bd_cache_s", config.stop_message.bd_cache_s, 0),
-        ("hooks.deadline_s", config.hooks.deadline_s, 0),
-        ("http.port", config.http.port, 0),
-        ("websocket.port", config.websocket.port, 0),
-        ("websocket.connections", config.websocket.connections, 1),
-        ("websocket.half_open", config.websocket.half_open, 1),
-        ("websocket.message_bytes", config.websocket.message_bytes, 1_024),
-        ("websocket.frames_per_s", config.websocket.frames_per_s, 1),
-        ("websocket.bytes_per_s", config.websocket.bytes_per_s, 1_024),
-        ("websocket.subscriptions", config.websocket.subscriptions, 1),
-        ("provider.max_tokens", config.provider.max_tokens, 1),
-        ("provider.pace_s", config.provider.pace_s, 0),
-    ):
-        if value is not None and value < least:
-            raise ConfigError(where, key, f"must be at least {least}, not {value}")

@@ -30,7 +30,8 @@ from midstream.assembly import (
     load_rules,
 )
 from midstream.books import RUNTIME_INTENSITY, Books
-from midstream.config import Config, find_config, load_config
+from midstream.config import Config
+from midstream.config_file import find_config, load_config
 from midstream.handle import Chunk, EventStream, SessionHandle, chunks_of
 from midstream.launcher import Launcher, SessionRequest
 from midstream.messages.conversation import AnyItem, SystemItem, ToolSpec

@@ -13,7 +13,8 @@ from midstream.cli.command import INTERRUPTED, run_command
 from midstream.cli.display import Display, display_for
 from midstream.cli.run import EXIT_CODES
 from midstream.client import EventsLost, RemoteEvents, connect
-from midstream.config import WebsocketConfig, find_config, load_config
+from midstream.config import WebsocketConfig
+from midstream.config_file import find_config, load_config
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import SessionStatus
 

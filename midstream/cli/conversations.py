@@ -21,7 +21,7 @@ from midstream.books import require_store
 from midstream.cli.command import run_command
 from midstream.cli.sessions_view import STYLES, clock_text
 from midstream.cli.tables import counted, one_line, print_line, print_table
-from midstream.config import find_config, load_config
+from midstream.config_file import find_config, load_config
 from midstream.messages.conversation import (
     AnyItem,
     AssistantItem,

@@ -10,7 +10,7 @@ import typer
 
 from midstream.actors.clock import Ids, SystemClock
 from midstream.cli.command import run_command
-from midstream.config import find_config, load_config
+from midstream.config_file import find_config, load_config
 from midstream.detach import DetachRequest, detach
 
 STDIN = Path("-")

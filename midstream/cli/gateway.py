@@ -11,7 +11,7 @@ import typer
 
 from midstream.actors.clock import Ids, SystemClock
 from midstream.cli.command import run_command
-from midstream.config import find_config, load_config
+from midstream.config_file import find_config, load_config
 from midstream.doors.gateway import Gateway, gateway_app
 from midstream.doors.gateway_metrics import GatewayMetrics
 from midstream.doors.http import serve_http

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from midstream.assembly import find_rules
-from midstream.config import Config, find_config, load_config
+from midstream.config import Config
+from midstream.config_file import find_config, load_config
 from midstream.messages.errors import RuleError
 from midstream.rules.buckets import BUILTIN_ORIGIN, Buckets, sort_rules
 from midstream.rules.discovery import Discovery, rules_from_paths

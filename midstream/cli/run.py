@@ -8,7 +8,8 @@ import trio
 from rich.console import Console
 
 from midstream.cli.display import Display, display_for
-from midstream.config import Config, find_config, load_config
+from midstream.config import Config
+from midstream.config_file import find_config, load_config
 from midstream.handle import SessionHandle
 from midstream.messages.errors import ConfigError
 from midstream.messages.events import SessionEvent

@@ -12,7 +12,8 @@ import typer
 from starlette.routing import Route
 
 from midstream.cli.command import run_command
-from midstream.config import WebsocketConfig, find_config, load_config
+from midstream.config import WebsocketConfig
+from midstream.config_file import find_config, load_config
 from midstream.doors.access import require_token_unless_loopback
 from midstream.doors.animator_routes import animator_routes
 from midstream.doors.http import host_app, serve_http

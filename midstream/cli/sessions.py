@@ -19,7 +19,8 @@ from midstream.books import open_session_book
 from midstream.cli.command import run_command
 from midstream.cli.sessions_view import SessionsView, SessionView, StatusView, costs_table
 from midstream.cli.watch import show, watch
-from midstream.config import Config, find_config, load_config
+from midstream.config import Config
+from midstream.config_file import find_config, load_config
 from midstream.messages.record import SessionStatus
 from midstream.session_book import DEFAULT_LIMIT, LARGEST_LIMIT, SessionBook
 from midstream.stores.session_list import SessionFilter

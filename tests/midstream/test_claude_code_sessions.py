@@ -28,7 +28,8 @@ from process_watch import PATIENCE_S, gone, is_alive, written
 from stand_in_claude import stand_in
 
 from midstream.assembly import build_provider
-from midstream.config import Config, ProviderConfig, config_from
+from midstream.config import Config, ProviderConfig
+from midstream.config_file import config_from
 from midstream.handle import SessionHandle
 from midstream.messages.errors import ConfigError
 from midstream.messages.events import (

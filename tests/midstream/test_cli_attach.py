@@ -16,7 +16,8 @@ import trio
 from midstream.cli.attach import url_of
 from midstream.cli.demo_streams import HONEST_REPORT, events
 from midstream.client import CannotConnect, connect
-from midstream.config import WebsocketConfig, config_from
+from midstream.config import WebsocketConfig
+from midstream.config_file import config_from
 from midstream.doors.websocket import CannotListen
 from midstream.messages.errors import ConfigError
 from midstream.messages.events import SessionEvent, Text

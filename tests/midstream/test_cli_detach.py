@@ -21,7 +21,8 @@ from typer.testing import CliRunner, Result
 
 from midstream.actors.clock import Ids, ManualClock
 from midstream.cli.app import app
-from midstream.config import Config, StoreConfig, config_from
+from midstream.config import Config, StoreConfig
+from midstream.config_file import config_from
 from midstream.detach import DetachRequest, NotDetached, detach
 from midstream.messages.errors import ConfigError
 

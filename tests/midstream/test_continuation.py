@@ -19,7 +19,8 @@ import trio
 from hosts import SPEAKING, doomed_host, host, wall_clock
 from trio.testing import MockClock
 
-from midstream.config import BudgetConfig, Config, RulesConfig, StopMessageConfig, config_from
+from midstream.config import BudgetConfig, Config, RulesConfig, StopMessageConfig
+from midstream.config_file import config_from
 from midstream.messages.bd_stage import TEMPLATE_PATHS
 from midstream.messages.continuation import WhyNot
 from midstream.messages.conversation import (

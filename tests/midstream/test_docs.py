@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from midstream.config import parse_config
+from midstream.config_file import parse_config
 from midstream.rules.example_check import TrialSettings, check_examples
 from midstream.rules.rule_file import parse_rule
 

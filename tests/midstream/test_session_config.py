@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from midstream.config import RoleConfig, config_from, parse_config
+from midstream.config import RoleConfig
+from midstream.config_file import config_from, parse_config
 from midstream.messages.backoff import BackoffSettings
 from midstream.messages.errors import ConfigError
 from midstream.providers.scripted import ScriptedProvider

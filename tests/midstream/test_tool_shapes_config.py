@@ -3,7 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
-from midstream.config import parse_config
+from midstream.config_file import parse_config
 from midstream.messages.errors import ConfigError
 from midstream.messages.events import RuleTriggered
 from midstream.providers.scripted import Call, answer
