@@ -73,6 +73,7 @@ bench: $(VENV)/with-test
 	$(BIN)/python bench/matching.py
 	$(BIN)/python bench/latency.py
 	$(BIN)/python bench/websocket.py
+	$(BIN)/python bench/gateway.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
