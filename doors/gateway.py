@@ -80,7 +80,7 @@ class Gateway:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_leave_with, client, nursery.cancel_scope)
                 if wire is None or body is None:
-                    await self._relay_unwatched(client, path, upstream, wire, raw)
+                    await self._relay_unwatched(client, path, upstream, wire, raw, nursery)
                 else:
                     request = GatewayRequest(
                         client, path, upstream, wire, body, raw, self._sessions
@@ -91,7 +91,13 @@ class Gateway:
             pass  # the client went while it was written to
 
     async def _relay_unwatched(
-        self, client: Client, path: str, upstream: Upstream, wire: Wire | None, raw: bytes
+        self,
+        client: Client,
+        path: str,
+        upstream: Upstream,
+        wire: Wire | None,
+        raw: bytes,
+        nursery: trio.Nursery,
     ) -> None:
         """A request that no rule concerns: bytes there, bytes back."""
         if wire is not None and self._rules.may_interrupt and client.header(b"content-encoding"):
@@ -100,6 +106,7 @@ class Gateway:
             return
         try:
             async with upstream.open(
+                nursery,
                 client.method,
                 upstream.url(path, client.query),
                 upstream.request_headers(client.headers),
@@ -130,7 +137,7 @@ class Gateway:
         nursery.start_soon(self._keep_alive, request, exchange)
         conversation = GatewayConversation(request, exchange, self._rules, self._windows, window)
         try:
-            await conversation.run()
+            await conversation.run(nursery)
         finally:
             failure = conversation.failure or exchange.failure
             if request.client.ended:

@@ -49,8 +49,9 @@ class GatewayConversation:
         self._head: list[tuple[bytes, bytes]] = []
         self.failure: ProviderFailure | None = None
 
-    async def run(self) -> None:
-        """Answer the client, with as many attempts as it takes."""
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Answer the client, with as many attempts as it takes; `nursery` is for the tasks
+        that read them."""
         request, exchange = self._request, self._exchange
         if exchange.may_interrupt and _asks_for_several(request.body):
             problem = "midstream watches one choice; ask for n=1"
@@ -61,7 +62,7 @@ class GatewayConversation:
             raw = msgspec.json.encode(self._wire.streaming(request.sent_body))
         while True:
             exchange.begin()
-            await self._attempt(raw)
+            await self._attempt(nursery, raw)
             if exchange.phase is not Phase.CUT:
                 break
             await trio.sleep(self._rules.retry_delay_s)
@@ -84,13 +85,14 @@ class GatewayConversation:
                 return
             await trio.sleep(min(wait_s, left_s))
 
-    async def _attempt(self, raw: bytes) -> None:
+    async def _attempt(self, nursery: trio.Nursery, raw: bytes) -> None:
         """One upstream answer. When this returns its connection is closed."""
         self.asked_at_s = trio.current_time()
         request, exchange = self._request, self._exchange
         headers = request.upstream.request_headers(self._client.headers)
         try:
-            async with request.upstream.open("POST", request.url, headers, raw) as answer:
+            opened = request.upstream.open(nursery, "POST", request.url, headers, raw)
+            async with opened as answer:
                 if _is_stream(answer):
                     await self._follow(answer)
                 elif answer.status == 200:

@@ -21,6 +21,10 @@ from midstream.providers.http_connections import CLOSE_S, Lane, Lanes, Transport
 MAX_CONNECTIONS = 1000
 """Requests to one upstream at a time; the gateway's clients bring their own limits."""
 
+READ_AHEAD_BYTES = 64 * 1024
+"""What may have come of an answer before somebody takes it: about one read of the socket
+(httpcore reads 64 KiB at a time)."""
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
@@ -102,15 +106,17 @@ class Upstream:
 
     @asynccontextmanager
     async def open(
-        self, method: str, url: str, headers: Headers, body: bytes
+        self, nursery: trio.Nursery, method: str, url: str, headers: Headers, body: bytes
     ) -> AsyncGenerator["Answer"]:
-        """Send the request; the block gets the answer once its head is there.
+        """Send the request; the block gets the answer once its head is there. A task in
+        `nursery` reads it as long as the block lasts.
 
         Raises `UpstreamFailed`.
         """
         exchange = Answer(self._lanes, self._timeouts)
         try:
             await exchange.start(method, url, headers, body)
+            nursery.start_soon(exchange.receive)
             yield exchange
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
@@ -129,7 +135,7 @@ class Answer:
         self._has_place = False
         self._lane: Lane | None = None
         self._body: AsyncGenerator[bytes] | None = None
-        self._read_to_end = False
+        self._ahead = _ReadAhead()
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.content_type = ""
@@ -168,16 +174,14 @@ class Answer:
             unpacked = (b"content-encoding", b"content-length")
             self.headers = [(n, v) for n, v in self.headers if n.lower() not in unpacked]
 
+    async def receive(self) -> None:
+        """Read the body until it is over or the answer is released."""
+        assert self._body is not None
+        await self._ahead.fill(self._body)
+
     async def read(self) -> bytes | None:
         """The next bytes as they came; None at the end. Raises `UpstreamFailed`."""
-        assert self._body is not None
-        try:
-            return await anext(self._body)
-        except StopAsyncIteration:
-            self._read_to_end = True
-            return None
-        except httpx2.HTTPError as error:
-            raise UpstreamFailed(_failure_of(error)) from error
+        return await self._ahead.take()
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """The whole body. Raises `UpstreamFailed`, also for one that is larger."""
@@ -195,7 +199,8 @@ class Answer:
         """Keep the connection if it is clean, else close it at once."""
         lane, self._lane = self._lane, None
         try:
-            if lane is not None and self._read_to_end:
+            await self._ahead.stop()
+            if lane is not None and self._ahead.ended:
                 await self._lanes.give_back(lane)
             elif lane is not None:
                 await self._abandon(lane)
@@ -215,6 +220,64 @@ class Answer:
                 async for _ in self._body:
                     pass
         await self._body.aclose()
+
+
+class _ReadAhead:
+    """What has come of one answer's body and was not taken yet.
+
+    `fill` is run by one task, `take` and `stop` are called by another. `ended` says that all
+    of the body has come.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._failure: ProviderFailure | None = None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._taken = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+        self._stopped: trio.Event | None = None
+
+    async def fill(self, body: AsyncGenerator[bytes]) -> None:
+        if self._scope.cancel_called:
+            return  # released before this task got its first turn
+        self._stopped = trio.Event()
+        try:
+            with self._scope:
+                async for data in body:
+                    self._pieces.append(data)
+                    self._size += len(data)
+                    self._arrived.unpark()
+                    if self._size >= READ_AHEAD_BYTES:
+                        await self._taken.park()
+                self.ended = True
+        except httpx2.HTTPError as error:
+            self._failure = _failure_of(error)
+        finally:
+            self._arrived.unpark()
+            self._stopped.set()
+
+    async def take(self) -> bytes | None:
+        """All that is there, or the next that comes; None at the end. Raises
+        `UpstreamFailed`."""
+        while not self._pieces:
+            if self.ended:
+                return None
+            if self._failure is not None:
+                raise UpstreamFailed(self._failure)
+            await self._arrived.park()
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        self._taken.unpark()
+        return data
+
+    async def stop(self) -> None:
+        """End `fill`, and wait until it has ended."""
+        self._scope.cancel()
+        if self._stopped is not None:
+            await self._stopped.wait()
 
 
 def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:

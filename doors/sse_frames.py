@@ -13,6 +13,8 @@ from midstream.providers.sse import EVENT_LIMIT_BYTES, SseEvent, SseReader
 
 _LINE_END = rb"(?:\r\n|\n|\r(?!\n))"
 _FRAME_END = re.compile(_LINE_END + _LINE_END)
+_USUAL = re.compile(rb"(?:event: ([^\r\n]*)\n)?data: ([^\r\n]*)\n\n")
+"""A frame as providers write almost all of them, which needs no reading line by line."""
 _LONGEST_END = 4
 """Bytes of a blank line at most: what of it has come may be completed by the next read."""
 
@@ -32,6 +34,7 @@ class FrameReader:
         self._reader = SseReader(limit_bytes)
         self._rest = b""
         self._searched = 0
+        self._begun = False
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completed. Raises StreamFormatError for one that is larger
@@ -39,9 +42,20 @@ class FrameReader:
         data = self._rest + data if self._rest else data
         frames: list[Frame] = []
         start = 0
-        for end in _FRAME_END.finditer(data, self._searched):
+        searched = self._searched
+        while True:
+            usual = _USUAL.match(data, start) if self._begun and not searched else None
+            if usual is not None:
+                name = (usual[1] or b"").decode("utf-8", "replace")
+                frames.append(Frame(usual[0], SseEvent(name, usual[2])))
+                start = usual.end()
+                continue
+            end = _FRAME_END.search(data, searched or start)
+            if end is None:
+                break
             frames.append(self._frame(data[start : end.end()]))
             start = end.end()
+            searched = 0
         self._rest = data[start:]
         self._searched = max(0, len(self._rest) - _LONGEST_END)
         if len(self._rest) > self._limit_bytes:
@@ -55,5 +69,6 @@ class FrameReader:
         return Frame(rest, events[0] if events else self._reader.end())
 
     def _frame(self, raw: bytes) -> Frame:
+        self._begun = True  # what stands at the very beginning only the reader knows
         events = self._reader.feed(raw)
         return Frame(raw, events[0] if events else None)
