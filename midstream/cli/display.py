@@ -16,6 +16,7 @@ from midstream.messages.alert import AlertLevel
 from midstream.messages.events import (
     AlertRaised,
     AnyEvent,
+    AttemptDiscarded,
     AttemptLost,
     AttemptPaused,
     AttemptStarted,
@@ -24,6 +25,7 @@ from midstream.messages.events import (
     PassageCapped,
     ReminderInjected,
     Retracted,
+    RetryScheduled,
     RuleSuspended,
     RuleTriggered,
     SessionEnded,
@@ -34,6 +36,7 @@ from midstream.messages.events import (
     Thinking,
     ToolResult,
     ToolUse,
+    ToolWanted,
     WorkBlocked,
 )
 from midstream.messages.record import SessionStatus
@@ -94,6 +97,8 @@ class TerminalDisplay:
                 self._stream("thinking", text, "dim italic")
             case ToolUse(_, _, tool, arguments):
                 self._line(f"→ {tool} {shortened(arguments, 300)}", "cyan")
+            case ToolWanted(_, call_id, tool):
+                self._line(f"… {tool} waits for the host to answer call {call_id}", "yellow")
             case ToolResult(_, tool, content, is_error):
                 style = "red" if is_error else "green"
                 self._line(f"← {tool}: {shortened(content, 300)}", style)
@@ -111,8 +116,8 @@ class TerminalDisplay:
                 self._line(f"a {source} passage is longer than {limit_chars} characters", "yellow")
             case SessionEnded():
                 self._end(event)
-            case _:
-                pass
+            case AttemptDiscarded() | RetryScheduled():
+                pass  # said by the verdict before it and the attempt behind it
 
     def _decision(self, decided: ContinuationDecided) -> None:
         record = decided.record
