@@ -74,10 +74,26 @@ def _name_of(seeds: range) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Replace race tests by the exploration of them, before pytest-trio sees coroutines."""
-    for item in items:
+    for number, item in enumerate(items):
         marker = item.get_closest_marker("races")
         if marker is not None and isinstance(item, pytest.Function):
-            item.obj = _explored(item, item.obj, dict(marker.kwargs))
+            items[number] = _plain(item, _explored(item, item.obj, dict(marker.kwargs)))
+
+
+def _plain(item: pytest.Function, run: Callable[..., None]) -> pytest.Function:
+    """The same item with another function, and nobody's but pytest's: where pytest-asyncio has
+    every coroutine of a project, it has made the item one that wants a coroutine."""
+    vars(run)["pytestmark"] = getattr(item.obj, "pytestmark", [])
+    make = cast("Callable[..., pytest.Function]", pytest.Function.from_parent)  # pyright: ignore[reportUnknownMemberType]
+    return make(
+        item.parent,
+        name=item.name,
+        callspec=getattr(item, "callspec", None),
+        callobj=run,
+        originalname=item.originalname,
+        # Parameters are fixtures in it, which the function alone does not tell.
+        fixtureinfo=item._fixtureinfo,  # pyright: ignore[reportPrivateUsage]
+    )
 
 
 def _explored(

@@ -227,3 +227,58 @@ def test_the_worked_example_finds_the_races_of_its_host(bug: str, tmp_path: Path
     assert code == (1 if right else 0), report
     assert found in report
     assert bool(right) == ("--races-seed" in report)
+
+
+COROUTINES_ARE_MINE = """
+import inspect, pytest
+
+pytest_plugins = ["midstream.testing.races_plugin"]
+
+class Coroutine(pytest.Function):
+    def runtest(self):
+        assert inspect.iscoroutinefunction(self.obj), "a coroutine was expected"
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector, name, obj):
+    made = yield
+    if not isinstance(made, list):
+        return made
+    return [
+        Coroutine.from_parent(
+            item.parent, name=item.name, callspec=getattr(item, "callspec", None),
+            callobj=item.obj, fixtureinfo=item._fixtureinfo, originalname=item.originalname,
+        )
+        if inspect.iscoroutinefunction(item.obj) else item
+        for item in made
+    ]
+"""
+
+RACES = """
+import pytest
+from midstream.testing import answer
+
+seen = []
+
+@pytest.mark.parametrize("text", ["one", "two"])
+@pytest.mark.races(seeds=3)
+async def test_race(race, text, tmp_path):
+    async with race.world(race.script(answer(text))) as world:
+        await world.animate("hello").result()
+    seen.append((text, tmp_path.exists()))
+
+@pytest.mark.skip(reason="not now")
+@pytest.mark.races(seeds=1)
+async def test_not_now(race):
+    raise AssertionError("it was run")
+
+def test_they_were_run():
+    assert seen == [("one", True)] * 3 + [("two", True)] * 3
+"""
+
+
+def test_race_tests_run_where_another_plugin_has_all_coroutines(tmp_path: Path) -> None:
+    """As pytest-asyncio does in its automatic mode, of which hosts on asyncio are fond."""
+    files = {"conftest.py": COROUTINES_ARE_MINE, "pytest.ini": "[pytest]\n", "test_host.py": RACES}
+    code, report = run_pytest(tmp_path, files)
+    assert code == 0, report
+    assert "3 passed, 1 skipped" in report
