@@ -84,6 +84,8 @@ def explained(problem: Exception) -> Exception:
     match problem:
         case ConnectionRejected(status_code=status) if 400 <= status < 500:
             reason = (problem.body or b"").decode("utf-8", "replace").strip()
+            # Whoever gives no reason is another kind of server.
+            reason = reason or "this is no midstream websocket"
             return CannotConnect(f"the server answers {status}: {reason}")
         case ConnectionClosed(reason=closed) if (
             closed is not None and closed.code == CloseCode.UNAUTHORIZED

@@ -58,9 +58,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Server:
     """A `midstream serve` that runs."""
 
-    def __init__(self, process: trio.Process, url: str) -> None:
+    def __init__(self, process: trio.Process, url: str, http: str) -> None:
         self.process = process
         self.url = url
+        self.http = http
 
     async def stop(self, how: signal.Signals) -> None:
         self.process.send_signal(how)
@@ -81,7 +82,7 @@ async def serving(port: int = 0, token: str | None = None) -> AsyncGenerator[Ser
                 data = await process.stdout.receive_some()
                 assert data, "it ended before it listened"
                 said += data.decode()
-        yield Server(process, said.splitlines()[0].split()[-1])
+        yield Server(process, *(line.split()[-1] for line in said.splitlines()))
     finally:
         with trio.CancelScope(shield=True):
             process.kill()
@@ -161,6 +162,25 @@ async def test_a_token_from_the_environment_lets_in(
         monkeypatch.setenv("MIDSTREAM_TOKEN", "s3cret")
         done = await trio.run_process(command, capture_stderr=True, check=False)
         assert (done.returncode, b"no session ses-none" in done.stderr) == (2, True)
+
+
+async def test_why_there_is_nobody_to_attach_to_is_said_once(project: Path) -> None:
+    """No server, a server of another kind, and no such session."""
+    async with serving() as server:
+        other = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = other[0].socket.getsockname()[1]
+        await other[0].aclose()
+        problems = {
+            f"ws://127.0.0.1:{port}": "failed",
+            server.http.replace("http", "ws"): "this is no midstream websocket",
+            server.url: "no session ses-none",
+        }
+        for url, problem in problems.items():
+            command = [*MAIN, "attach", "ses-none", "--url", url]
+            done = await trio.run_process(command, capture_stderr=True, check=False)
+            assert done.returncode == 2
+            said = done.stderr.decode()
+            assert (said.count("\n"), said.count(problem)) == (1, 1), said
 
 
 def test_the_url_is_where_the_configuration_puts_the_door() -> None:
