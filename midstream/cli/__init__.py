@@ -8,9 +8,10 @@ def main() -> None:
     try:
         from midstream.cli.app import app
     except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
         sys.exit(
-            f"midstream: the command line needs {error.name}, which is not installed; "
-            "install it with: pip install 'midstream[all]'"
+            f"midstream: the command line needs {missing}, which is not installed; "
+            "install it with: pip install 'midstream[cli]'"
         )
     app()
 

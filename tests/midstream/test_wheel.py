@@ -31,11 +31,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty environment with the wheel and its `all` extra, and the folder of its programs."""
+    """An empty environment with the wheel and its `cli` extra, and the folder of its programs."""
     place = tmp_path_factory.mktemp("venv")
     venv.create(place, with_pip=True)
     programs = place / ("Scripts" if sys.platform == "win32" else "bin")
-    run(programs / "python", "-m", "pip", "install", "-q", f"{wheel}[all]", cwd=place)
+    run(programs / "python", "-m", "pip", "install", "-q", f"{wheel}[cli]", cwd=place)
     return programs
 
 
@@ -52,3 +52,24 @@ def test_the_wheel_installs_one_top_level_package(environment: Path, tmp_path: P
     assert {top for top in tops if not top.endswith(".dist-info")} == {"midstream"}
     assert "midstream/py.typed" in files
     assert any(file.startswith("midstream/rules/builtin/") for file in files)
+
+
+@pytest.mark.parametrize(
+    ("missing", "program", "extra"),
+    [
+        ("anyio", "from midstream.embedding import aio", "embedding"),
+        ("anyio", "from midstream.embedding import sync", "embedding"),
+        ("typer", "from midstream.cli import main; main()", "cli"),
+        ("starlette", "from midstream.cli import main; main()", "cli"),
+    ],
+)
+def test_what_an_extra_would_have_brought_is_missed_by_name(
+    missing: str, program: str, extra: str, tmp_path: Path
+) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; {program}"
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert f"needs {missing}, which is not installed" in said
+    assert said.endswith(f"install it with: pip install 'midstream[{extra}]'")
