@@ -19,7 +19,7 @@ from midstream.rules.buckets import Buckets, sort_rules
 from midstream.rules.discovery import Discovery, Shadowed, discover, rules_from_paths
 from midstream.rules.problem import Problem
 from midstream.rules.rule import Rule
-from midstream.rules.rule_locations import DiscoverySettings
+from midstream.rules.rule_locations import DiscoverySettings, with_environment
 from midstream.rules.rule_set import RuleSet
 from midstream.stores.dlq import DeadLetterQueue, MemoryQueue
 from midstream.stores.dlq_files import FileQueue
@@ -123,7 +123,7 @@ def find_rules(config: Config, cwd: Path) -> Discovery:
         untrusted_dirs=() if config.rules.trusted else (cwd,),
         builtin_rules=config.rules.builtin_rules,
     )
-    found = discover(cwd, Path.home(), settings)
+    found = discover(cwd, Path.home(), with_environment(settings, os.environ))
     by_name = {rule.name: rule for rule in named.rules}
     hidden = (Shadowed(rule, by_name[rule.name]) for rule in found.rules if rule.name in by_name)
     return Discovery(

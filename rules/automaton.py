@@ -26,6 +26,7 @@ from midstream.rules.formula import (
     Clause,
     Formula,
     TooComplex,
+    Work,
     any_of,
     atom,
     both,
@@ -50,7 +51,8 @@ MAX_STATES = 20_000
 """Per condition; above it the automaton forgets its states and begins to collect anew."""
 
 MAX_WORK = 50_000
-"""Instructions that one step may follow before the condition is `TooComplex`."""
+"""Instructions and operations on formulas that one step may need, what is asked about its
+state among them, before the condition is `TooComplex`; tens of milliseconds."""
 
 _UNIVERSAL_SEARCH_STATES = 64
 """How many states are tried to prove that a match at the end holds for ever."""
@@ -71,6 +73,7 @@ class State(dict[str, "State"]):
         "given_up",
         "idle",
         "number",
+        "was_searched",
     )
 
     def __init__(
@@ -88,6 +91,7 @@ class State(dict[str, "State"]):
         self.behind = behind
         self.given_up = False
         self.idle = idle
+        self.was_searched = False
         self.certain = formula == TRUE
         self.at_end = self.certain or automaton.holds_at_end(formula)
 
@@ -129,9 +133,9 @@ class Automaton:
         self._pending = [_Pending(frozenset())]
         self._atoms = {self._pending[_ARRIVED]: _ARRIVED}
         self._made = 0
-        self._work = 0
+        self._work = Work(MAX_WORK)
         self._forget()
-        self.initial = self._enter((), FALSE, _START)
+        self.initial = self._reach((), FALSE, _START)
         self._given_up = State(self, 0, FALSE, (), idle=False)
         self._given_up.given_up = True
 
@@ -164,28 +168,36 @@ class Automaton:
             if len(self._states) >= MAX_STATES:
                 self._forget()
             try:
-                following = self._enter(state.behind, state.formula, unit_class)
+                following = self._reach(state.behind, state.formula, unit_class)
             except TooComplex:
                 following = self._given_up
             self._steps[(state.number, unit_class)] = following
         return following
+
+    def _reach(self, behind: tuple[Formula, ...], formula: Formula, unit_class: int) -> State:
+        """The state in which the text is now; what follows from it is asked once."""
+        self._work = Work(MAX_WORK)
+        state = self._enter(behind, formula, unit_class)
+        if state.at_end and not state.certain and not state.was_searched:
+            state.was_searched = True
+            state.certain = self._is_universal(state)
+        return state
 
     def _enter(self, behind: tuple[Formula, ...], formula: Formula, unit_class: int) -> State:
         """The state behind a unit of `unit_class` (or at the start of the text).
 
         Lookbehinds first, inner before outer: what follows may ask where they end.
         """
-        self._work = 0
         running: list[Formula] = []
         arrived: tuple[Formula, ...] = ()
         for number, entry in enumerate(self._program.oracles):
             carried = self._step(behind[number], unit_class, arrived) if behind else FALSE
-            now = any_of([carried, self._resolve(entry, unit_class, arrived)])
+            now = any_of([carried, self._resolve(entry, unit_class, arrived)], self._work)
             running.append(now)
             arrived = (*arrived, self._arrivals(now))
         carried = self._step(formula, unit_class, arrived)
         started = self._resolve(self._program.entry, unit_class, arrived)
-        formula = any_of([carried, started])
+        formula = any_of([carried, started], self._work)
         return self._state(formula, tuple(running), idle=formula == started)
 
     def _state(self, formula: Formula, behind: tuple[Formula, ...], *, idle: bool) -> State:
@@ -197,8 +209,6 @@ class Automaton:
             self._made += 1
             state = State(self, self._made, formula, behind, idle)
             self._states[(formula, behind, idle)] = state
-            if state.at_end and not state.certain and self._is_universal(state):
-                state.certain = True
         return state
 
     def _is_universal(self, state: State) -> bool:
@@ -212,7 +222,10 @@ class Automaton:
         while waiting:
             current = waiting.pop()
             for unit_class in range(self._alphabet.class_count):
-                following = self._enter(current.behind, current.formula, unit_class)
+                try:
+                    following = self._enter(current.behind, current.formula, unit_class)
+                except TooComplex:
+                    return False
                 if not following.at_end or len(seen) > _UNIVERSAL_SEARCH_STATES:
                     return False
                 if following.number not in seen and not following.certain:
@@ -228,15 +241,15 @@ class Automaton:
         for clause in formula:
             result = TRUE
             for literal in clause:
-                result = both(result, self._step_literal(literal, unit_class, arrived))
+                result = both(result, self._step_literal(literal, unit_class, arrived), self._work)
                 if result == FALSE:
                     break
             clauses.append(result)
-        return any_of(clauses)
+        return any_of(clauses, self._work)
 
     def _step_literal(self, literal: int, unit_class: int, arrived: tuple[Formula, ...]) -> Formula:
         if literal < 0:
-            return negate(self._step_literal(~literal, unit_class, arrived))
+            return negate(self._step_literal(~literal, unit_class, arrived), self._work)
         pending = self._pending[literal]
         if unit_class not in pending.classes:
             return FALSE
@@ -265,9 +278,7 @@ class Automaton:
         found: list[Formula] = []
         waiting = [number]
         while waiting:
-            self._work += 1
-            if self._work > MAX_WORK:
-                raise TooComplex
+            self._work.spend(1)
             match self._program.instructions[waiting.pop()]:
                 case Accept():
                     return TRUE
@@ -292,12 +303,15 @@ class Automaton:
                 case Ahead(entry, negative, then):
                     promise = self._expand(entry, before, arrived, set())
                     rest = self._expand(then, before, arrived, set(seen))
-                    found.append(both(negate(promise) if negative else promise, rest))
+                    found.append(self._also(promise, rest, negative=negative))
                 case Behind(oracle, negative, then):
                     ended = arrived[oracle]
                     rest = self._expand(then, before, arrived, set(seen))
-                    found.append(both(negate(ended) if negative else ended, rest))
-        return any_of(found)
+                    found.append(self._also(ended, rest, negative=negative))
+        return any_of(found, self._work)
+
+    def _also(self, asked: Formula, rest: Formula, *, negative: bool) -> Formula:
+        return both(negate(asked, self._work) if negative else asked, rest, self._work)
 
     def _classes(self, ranges: Ranges) -> frozenset[int]:
         return self._alphabet.classes_in(ranges)
@@ -329,8 +343,8 @@ class Automaton:
         for clause in running:
             for literal in clause:
                 if literal >= 0 and (arrival := self._arrival(literal)) != FALSE:
-                    ways.append(both(arrival, frozenset({clause - {literal}})))
-        return any_of(ways)
+                    ways.append(both(arrival, frozenset({clause - {literal}}), self._work))
+        return any_of(ways, self._work)
 
     def _arrival(self, literal: int) -> Formula:
         if literal == _ARRIVED:

@@ -16,8 +16,6 @@ MAIN_AGENT = "main"
 """The agent of a top-level session."""
 SUB_AGENT = "sub"
 """A sub-agent without a name of its own."""
-RESERVED_AGENTS = frozenset({MAIN_AGENT, SUB_AGENT})
-"""Names that an agent of the host's own may not have."""
 
 BUILTIN_ORIGIN = "builtin"
 

@@ -11,7 +11,7 @@ from midstream.rules import ecmascript, emit, python_dialect
 from midstream.rules.approximation import approximate
 from midstream.rules.automaton import Automaton
 from midstream.rules.code_units import units
-from midstream.rules.dialect_error import UntranslatableError
+from midstream.rules.dialect_error import UntranslatableError, within_the_stack
 from midstream.rules.formula import TooComplex
 from midstream.rules.parsed_pattern import Opaque
 from midstream.rules.pattern_traits import max_width
@@ -77,6 +77,7 @@ class Condition:
         return units(text) if self.utf16 else text
 
 
+@within_the_stack()
 def compile_condition(source: str, dialect: Dialect) -> Condition:
     """Compile one condition.
 

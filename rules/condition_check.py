@@ -6,7 +6,7 @@ condition, so that a file with a bad one says so when it loads. Pure.
 
 from midstream.rules import ecmascript, emit, python_dialect
 from midstream.rules.condition import compile_condition
-from midstream.rules.dialect_error import DialectError, UntranslatableError
+from midstream.rules.dialect_error import UntranslatableError
 from midstream.rules.parsed_pattern import Opaque
 from midstream.rules.rule import Dialect
 
@@ -18,11 +18,7 @@ def check_condition(condition: str, dialect: Dialect) -> tuple[str, ...]:
     where nothing here can match it exactly.
     """
     parse = python_dialect.parse if dialect is Dialect.PYTHON else ecmascript.parse
-    try:
-        parsed = parse(condition)
-    except RecursionError as error:
-        # `regex` has no limit of its own on nesting.
-        raise DialectError(0, "it is nested too deeply", "use fewer groups") from error
+    parsed = parse(condition)
     if not isinstance(parsed, Opaque):
         try:
             emit.to_regex(parsed.tree)

@@ -4,6 +4,9 @@ Raised by the parsers and by `emit.py`; the loader turns them into a `RuleError`
 file and the line.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from midstream.messages.errors import MidstreamError
 
 
@@ -31,3 +34,13 @@ class UntranslatableError(MidstreamError):
         self.reason = reason
         self.mend = mend
         super().__init__(f"{reason}; {mend}")
+
+
+@contextmanager
+def within_the_stack() -> Generator[None]:
+    """For functions that follow a condition's groups by calling themselves: a stack that does
+    not suffice, because the caller has used it up, is a `DialectError` like any other."""
+    try:
+        yield
+    except RecursionError as error:
+        raise DialectError(0, "it is nested too deeply", "use fewer groups") from error

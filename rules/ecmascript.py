@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from midstream.rules.back_references import without_dead_references
 from midstream.rules.character_classes import LINE_TERMINATORS, WORD
-from midstream.rules.dialect_error import DialectError
+from midstream.rules.dialect_error import DialectError, within_the_stack
 from midstream.rules.ecmascript_atoms import (
     read_class,
     read_counts,
@@ -62,6 +62,7 @@ _MODIFIERS = re.compile(r"\(\?([ims]*)(?:(-)([ims]*))?:")
 _DECIMAL = re.compile(r"[1-9][0-9]*")
 
 
+@within_the_stack()
 def parse(pattern: str) -> ParsedPattern:
     """The meaning of `pattern`, a condition in the ECMAScript dialect.
 

@@ -23,9 +23,9 @@ from midstream.rules.character_classes import (
     contains,
 )
 from midstream.rules.code_units import code_point_offset, units
-from midstream.rules.dialect_error import UntranslatableError
+from midstream.rules.dialect_error import UntranslatableError, within_the_stack
 from midstream.rules.empty_iterations import without_empty_iterations
-from midstream.rules.pattern_traits import min_width, reference_widths, walk
+from midstream.rules.pattern_traits import min_width, reference_widths, walk, written_out
 from midstream.rules.syntax import (
     BackReference,
     Boundary,
@@ -50,14 +50,19 @@ __all__ = ["MAX_COPIED_NODES", "MAX_WIDTH", "code_point_offset", "to_regex", "un
 MAX_WIDTH = 20_000
 """The longest text that a condition may require; `regex` needs memory in proportion."""
 
+MAX_WRITTEN_OUT = 100_000
+"""How many parts `regex` may write out before it matches anything; tenths of a second."""
+
 MAX_COPIED_NODES = 5_000
 """By how much a tree may grow; taking empty iterations out makes copies of its parts."""
 
 
+@within_the_stack()
 def to_regex(tree: Node) -> str:
     """The pattern for `regex.compile` (version 0, no flags) that matches as `tree` does.
 
-    A complete pattern, not a part to be put into another one. Raises UntranslatableError.
+    A complete pattern, not a part to be put into another one. Raises UntranslatableError, and
+    DialectError where the stack does not suffice.
     """
     tree = without_dead_references(tree)
     references = reference_widths(tree)
@@ -71,6 +76,11 @@ def to_regex(tree: Node) -> str:
         raise UntranslatableError(
             "quantifiers over parts that can be empty make the condition too large for `regex`",
             "make every repeated part match at least one character",
+        )
+    if written_out(tree) > MAX_WRITTEN_OUT:
+        raise UntranslatableError(
+            "quantifiers inside quantifiers make the condition too large for `regex`",
+            "drop a level (`(?:a+)+` is `a+`), or repeat less often",
         )
     # A group that only captured in empty iterations is gone now, and so are its references.
     tree = without_dead_references(tree)

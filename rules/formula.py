@@ -27,20 +27,37 @@ class TooComplex(Exception):
     """A condition's automaton would grow beyond its bounds; the caller falls back."""
 
 
+class Work:
+    """What may still be done for one step of an automaton, in units of about a microsecond.
+
+    Each operation on formulas is small, but their number and sizes multiply."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, units: int) -> None:
+        self.left = units
+
+    def spend(self, units: int) -> None:
+        """Raises `TooComplex` if that is more than is left."""
+        self.left -= units
+        if self.left < 0:
+            raise TooComplex
+
+
 def atom(number: int) -> Formula:
     """The formula that is this one atom."""
     return frozenset({frozenset({number})})
 
 
-def any_of(formulas: Iterable[Formula]) -> Formula:
+def any_of(formulas: Iterable[Formula], work: Work) -> Formula:
     """The disjunction."""
     clauses: set[Clause] = set()
     for formula in formulas:
         clauses |= formula
-    return _simplify(clauses)
+    return _simplify(clauses, work)
 
 
-def both(left: Formula, right: Formula) -> Formula:
+def both(left: Formula, right: Formula, work: Work) -> Formula:
     """The conjunction."""
     if left is TRUE or right == FALSE:
         return right
@@ -48,15 +65,17 @@ def both(left: Formula, right: Formula) -> Formula:
         return left
     if len(left) * len(right) > MAX_CLAUSES * 4:
         raise TooComplex
+    work.spend(len(left) * len(right))
     clauses = {a | b for a in left for b in right}
-    return _simplify({clause for clause in clauses if _consistent(clause)})
+    return _simplify({clause for clause in clauses if _consistent(clause)}, work)
 
 
-def negate(formula: Formula) -> Formula:
+def negate(formula: Formula, work: Work) -> Formula:
     """The negation, by De Morgan's laws."""
     result = TRUE
     for clause in formula:
-        result = both(result, _simplify({frozenset({~literal}) for literal in clause}))
+        opposite = _simplify({frozenset({~literal}) for literal in clause}, work)
+        result = both(result, opposite, work)
     return result
 
 
@@ -64,7 +83,7 @@ def _consistent(clause: Clause) -> bool:
     return not any(~literal in clause for literal in clause)
 
 
-def _simplify(clauses: set[Clause]) -> Formula:
+def _simplify(clauses: set[Clause], work: Work) -> Formula:
     """Drop what another clause implies; notice the tautology of an atom and its negation."""
     if frozenset() in clauses:
         return TRUE
@@ -78,5 +97,6 @@ def _simplify(clauses: set[Clause]) -> Formula:
     longer = [clause for clause in clauses if len(clause) > 1 and singles.isdisjoint(clause)]
     if len(longer) > MAX_CLAUSES:
         raise TooComplex
+    work.spend(len(clauses) + len(longer) ** 2 // 8)
     kept = {clause for clause in longer if not any(other < clause for other in longer)}
     return frozenset(kept | {frozenset({literal}) for literal in singles})

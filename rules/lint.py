@@ -15,7 +15,7 @@ from midstream.rules.discovery import Shadowed
 from midstream.rules.problem import Complaint, Problem, Severity
 from midstream.rules.rule import Action, InterruptMode, MatchOn, RepeatMode, Rule, Source
 from midstream.rules.rule_overlap import find_overlaps
-from midstream.rules.scope_lint import lint_scope
+from midstream.rules.scope_lint import SCOPE_KEYS, lint_scope
 from midstream.rules.tool_names import same_tool
 
 _FILE_TOOLS = ("edit", "write")
@@ -37,7 +37,10 @@ def lint(rules: Sequence[Rule], shadowed: Iterable[Shadowed] = ()) -> tuple[Prob
 def lint_rule(rule: Rule) -> list[Problem]:
     """What can be said about a rule by itself."""
     place = rule.path or rule.name
-    found = [complaint.at(place, 0) for complaint in (*lint_scope(rule), *_lint_settings(rule))]
+    found = [
+        complaint.at(place, rule.line_of(complaint.key, *SCOPE_KEYS))
+        for complaint in (*lint_scope(rule), *_lint_settings(rule))
+    ]
     for index, source in enumerate(rule.conditions):
         line = rule.condition_lines[index] if index < len(rule.condition_lines) else 0
         found += [complaint.at(place, line) for complaint in _lint_condition(rule, source)]
@@ -52,19 +55,21 @@ def _lint_settings(rule: Rule) -> list[Complaint]:
     mode = rule.interrupt_mode
     if rule.always_apply:
         what = "`alwaysApply` has no effect, since a rule with a condition is watched for"
-        found.append(Complaint(Severity.NOTE, what, "make standing advice a rule of its own"))
+        mend = "make standing advice a rule of its own"
+        found.append(Complaint(Severity.NOTE, what, mend, "alwaysApply"))
     if mode not in (None, InterruptMode.NEVER) and not _interrupts(rule, mode):
         what = f"`interruptMode: {mode.value}` interrupts nothing that is in the rule's scope"
         mend = "write `never` or `always`, whichever is meant"
-        found.append(Complaint(Severity.WARNING, what, mend))
+        found.append(Complaint(Severity.WARNING, what, mend, "interruptMode"))
     is_quiet = mode is InterruptMode.NEVER or rule.action is Action.OBSERVE
     if rule.max_retries is not None and is_quiet:
         what = "`maxRetries` has no effect, since this rule never interrupts"
-        found.append(Complaint(Severity.NOTE, what, "drop it"))
+        found.append(Complaint(Severity.NOTE, what, "drop it", "maxRetries"))
     repeat = rule.repeat_mode
     if rule.repeat_gap is not None and repeat not in (None, RepeatMode.AFTER_GAP):
         what = f"`repeatGap` has no effect with `repeatMode: {repeat.value}`"
-        found.append(Complaint(Severity.NOTE, what, "write `repeatMode: after-gap`"))
+        key = "repeatGap" if rule.line_of("repeatGap") else "gap_turns"
+        found.append(Complaint(Severity.NOTE, what, "write `repeatMode: after-gap`", key))
     return found
 
 

@@ -54,6 +54,22 @@ def walk(tree: Node) -> Iterator[Node]:
             return
 
 
+def written_out(tree: Node) -> int:
+    """How many parts `regex` makes of `tree`: of a repeated part that is more than one
+    character it writes out the required iterations and one more, one quantifier in another."""
+    match tree:
+        case Sequence(parts) | Choice(parts):
+            return sum(map(written_out, parts))
+        case Repeat(Chars(), least):
+            return max(1, least)
+        case Repeat(item, least, most):
+            return written_out(item) * (least + 1 if least and most != 1 else 1)
+        case Group(item) | Look(item):
+            return written_out(item)
+        case _:
+            return 1
+
+
 def min_width(tree: Node, references: Widths | None = None) -> int:
     """The least number of units that a match of `tree` can have.
 

@@ -40,11 +40,13 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Complaint(msgspec.Struct, frozen=True):
-    """A problem whose place in the file the finder does not know."""
+    """A problem whose place in the file the finder does not know, but perhaps the `key` of
+    the front matter that it is about."""
 
     severity: Severity
     what: str
     mend: str = ""
+    key: str = ""
 
     def at(self, path: str, line: int) -> Problem:
         """The same complaint with its place."""

@@ -21,7 +21,8 @@ _CHARACTER_ESCAPE = re.compile(
 )
 
 _COUNTED = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<open>\()|(?P<close>\))?(?:\{(?P<count>[0-9]+))?",
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<open>\()"
+    r"|(?P<close>\))?(?:\{(?P<count>[0-9]+)|(?P<plus>\+))?",
     re.DOTALL,
 )
 
@@ -79,9 +80,10 @@ class Cursor:
 
 
 def required_repetitions(pattern: str) -> int:
-    """How often the counts of `pattern`, one in another, make one part of it repeat.
+    """How often the quantifiers of `pattern`, one in another, make one part of it repeat.
 
-    `regex` needs memory in proportion to it, before anything is matched.
+    `regex` needs memory in proportion to it, before anything is matched: of a group it writes
+    out the required iterations and one more.
     """
     outer = [1]
     for found in _COUNTED.finditer(pattern):
@@ -89,7 +91,10 @@ def required_repetitions(pattern: str) -> int:
             outer.append(1)
             continue
         inside = outer.pop() if found["close"] and len(outer) > 1 else 1
-        count = int((found["count"] or "1")[:10])  # Python refuses to read very long numbers
+        # Python refuses to read very long numbers.
+        count = int((found["count"] or ("1" if found["plus"] else "0"))[:10])
+        if found["close"] and count:
+            count += 1
         outer[-1] = max(outer[-1], inside * max(count, 1))
     return max(outer)
 

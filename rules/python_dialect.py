@@ -17,7 +17,7 @@ import regex
 
 from midstream.rules.back_references import uncertain_groups
 from midstream.rules.character_classes import LAST_CODE_POINT, complement
-from midstream.rules.dialect_error import DialectError
+from midstream.rules.dialect_error import DialectError, within_the_stack
 from midstream.rules.emit import MAX_WIDTH
 from midstream.rules.empty_iterations import iterates_plainly
 from midstream.rules.parsed_pattern import Opaque, ParsedPattern
@@ -69,6 +69,7 @@ _COMMENTS = re.compile(r"(?:\(\?#[^)]*\))+")
 _QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)\}|\{([0-9]*),([0-9]+)\}|\{([0-9]+),\}")
 
 
+@within_the_stack()
 def parse(pattern: str) -> ParsedPattern | Opaque:
     """The meaning of `pattern`, or the reason why only `regex` can run it.
 
@@ -105,8 +106,6 @@ def _compile(pattern: str) -> "regex.Pattern[str]":
     except regex.error as error:
         details: Any = error  # the package's stubs do not know its attributes
         raise DialectError(details.pos or 0, details.msg) from error
-    except RecursionError as error:
-        raise DialectError(0, "groups are nested too deeply", "flatten them") from error
     except (ValueError, OverflowError) as error:
         raise DialectError(0, str(error)) from error
 

@@ -134,6 +134,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Which discovery provider it came from: `midstream`, `omp`, `cursor`, `builtin`, ..."""
     condition_lines: tuple[int, ...] = ()
     """Line in the file of each condition (from 1), for error messages; may be empty."""
+    key_lines: tuple[tuple[str, int], ...] = ()
+    """Line in the file of each key of the front matter, by its camelCase name."""
+
+    def line_of(self, *keys: str) -> int:
+        """The line of the first of these keys that the file has; 0 without any."""
+        lines = dict(self.key_lines)
+        return next((lines[key] for key in keys if key in lines), 0)
 
     @property
     def injected_text(self) -> str:

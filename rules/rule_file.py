@@ -130,6 +130,7 @@ def _read_rule(fields: FieldReader, trigger: Trigger, name: str, body: str, orig
         description=fields.text("description"),
         conditions=tuple(condition.text for condition in trigger.conditions),
         condition_lines=tuple(condition.line for condition in trigger.conditions),
+        key_lines=tuple((key, entry.line) for key, entry in fields.fields.items()),
         all_conditions=trigger.all_conditions,
         match_anything=trigger.match_anything,
         scope=trigger.scope,

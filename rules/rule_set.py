@@ -135,7 +135,7 @@ class RuleSet:
                 tuple(compile_glob(glob) for glob in rule.globs),
             )
         except GlobError as error:
-            self._refuse(rule, 0, str(error), "")
+            self._refuse(rule, rule.line_of("globs", "scope"), str(error), "")
             return None
 
     def _condition(self, rule: Rule, place: int, source: str) -> int | None:

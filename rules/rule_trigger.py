@@ -58,7 +58,7 @@ def read_trigger(
     gate = [] if everywhere else [glob for glob in globs if is_glob(fields, glob)]
     scope = _read_scope(fields, path_patterns, anything)
     if globs and not everywhere:
-        scope = _gated(fields, scope) if gate else ()
+        scope = _gated(fields, scope, _glob_key(fields, origin)) if gate else ()
     return Trigger(
         dialect=dialect,
         conditions=tuple(valid),
@@ -119,11 +119,16 @@ def _is_valid(fields: FieldReader, item: Located, dialect: Dialect, check: Condi
     return True
 
 
+def _glob_key(fields: FieldReader, origin: str) -> str:
+    own_key = PATH_KEYS.get(origin)
+    return own_key if own_key and fields.has(own_key) else "globs"
+
+
 def _read_globs(fields: FieldReader, origin: str) -> list[Located]:
     """The path gate as written: under the origin's own key, else under `globs`."""
-    own_key = PATH_KEYS.get(origin)
-    if own_key and fields.has(own_key):
-        items = fields.texts(own_key)
+    key = _glob_key(fields, origin)
+    if key != "globs":
+        items = fields.texts(key)
         return [Located(glob, item.line) for item in items for glob in split_list(item.text)]
     written = fields.texts("globs")
     if fields.has("globs") and isinstance(fields.fields["globs"].value, str):
@@ -185,14 +190,14 @@ def _with_path(fields: FieldReader, explicit: tuple[ScopeToken, ...]) -> tuple[S
     return kept
 
 
-def _gated(fields: FieldReader, scope: tuple[ScopeToken, ...]) -> tuple[ScopeToken, ...]:
+def _gated(fields: FieldReader, scope: tuple[ScopeToken, ...], key: str) -> tuple[ScopeToken, ...]:
     """The tokens that a rule with `globs` can be reached through: prose has no path, so that
     the gate never opens there (spec/ttsr.md 0.15)."""
     tools = tuple(token for token in scope if token.source is Source.TOOL)
     if scope and not tools:
-        what = "`globs` need a path and this scope has none, so the rule is not watched for"
-        fields.complain("globs", Severity.WARNING, what, "add a tool to `scope`, or drop `globs`")
+        what = f"`{key}` need a path and this scope has none, so the rule is not watched for"
+        fields.complain(key, Severity.WARNING, what, f"add a tool to `scope`, or drop `{key}`")
     elif tools != scope and fields.texts("scope"):
-        what = "`globs` need a path, so text and thinking are not watched"
+        what = f"`{key}` need a path, so text and thinking are not watched"
         fields.complain("scope", Severity.WARNING, what, "make it a rule of its own")
     return tools

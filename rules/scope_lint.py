@@ -13,6 +13,9 @@ from midstream.rules.problem import Complaint, Severity
 from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.rules.tool_names import TOOL_KINDS, same_tool
 
+SCOPE_KEYS = ("scope", "globs", "paths", "applyTo", "condition", "ttsr_trigger", "ttsrTrigger")
+"""Keys that a rule's scope may come from; a condition that is a path pattern is one."""
+
 
 def scope_text(scope: Iterable[ScopeToken]) -> str:
     """A scope as a rule file would write it."""
@@ -47,7 +50,7 @@ def lint_scope(rule: Rule) -> list[Complaint]:
         wider = next((other for other in rule.scope if _is_wider(other, token)), None)
         if wider is not None:
             what = f"scope `{token_text(token)}` adds nothing to `{token_text(wider)}`"
-            found.append(Complaint(Severity.NOTE, what, "drop the one that is not meant"))
+            found.append(Complaint(Severity.NOTE, what, "drop the one that is not meant", "scope"))
     for tool in dict.fromkeys(token.tool for token in rule.scope):
         found += _misspelt(tool)
     return found
@@ -69,7 +72,7 @@ def _lint_globs(rule: Rule) -> list[Complaint]:
     if len(shut) == len(rule.scope):
         what += ", so the rule never fires"
     mend = "widen `globs`, or drop that part of the scope"
-    return [Complaint(Severity.WARNING, what, mend)]
+    return [Complaint(Severity.WARNING, what, mend, "globs")]
 
 
 def _is_shut(token: ScopeToken, globs: Sequence[str]) -> bool:

@@ -565,3 +565,21 @@ def test_each_command_has_a_help_with_an_example(run: Run, command: str):
 
     assert result.exit_code == 0
     assert f"Example: midstream rules {command}" in plain(result.stdout)
+
+
+def test_directories_that_other_tools_are_told_of_are_read_too(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, shared = tmp_path / "agent", tmp_path / "shared"
+    write(agent / "rules" / "from-agent.md", "---\ncondition: foo\n---\nDo.\n")
+    write(
+        shared / ".github" / "instructions" / "from-copilot.instructions.md",
+        '---\napplyTo: "**/*.py"\n---\nDo.\n',
+    )
+    monkeypatch.setenv("PI_CODING_AGENT_DIR", str(agent))
+    monkeypatch.setenv("COPILOT_CUSTOM_INSTRUCTIONS_DIRS", f" {shared} ,")
+
+    assert "from-agent" in run("list").stdout
+    assert "from-copilot" not in run("list", "--all").stdout, "a user's, of a foreign tool"
+    write(Path("midstream.toml"), "[rules]\nbuiltin_rules = false\nforeign_user_rules = true\n")
+    assert "from-copilot" in run("list", "--all").stdout

@@ -28,6 +28,14 @@ REGULAR = [
     r"(?:a?){60}a{60}Z",
     r"(a*)*b",
 ]
+COSTLY_TO_PREPARE = [
+    r"(?ims)(?!(?:[^a]){0,40}(?<=x))(?!(?:c |(?:a|\d)))",
+    r"(?:(?:.[^a])+){0,40}$",
+    r"(?:(?:[^a] |^)){0,40}$",
+    r"(?i)(?:(?:xy ){0,40}$(?:[ab])?)+",
+    "(?:" * 40 + "a" + ")*" * 40,
+    "(?:" * 24 + "ab" + ")+" * 24,
+]
 NEED_BACKTRACKING = [r"((a+)+)\2$", r"(.+)\1{3,}$", r"(\w+)*\1!"]
 LONG_LINES = {
     "words": "word " * 4_000,
@@ -62,6 +70,16 @@ def test_a_regular_pattern_never_meets_a_backtracking_engine(condition: str) -> 
 def test_a_regular_pattern_is_decided_on_any_text(condition: str, text: str) -> None:
     watch = watch_for(condition)
     findings = watch.feed(TextDelta(0, text[at : at + 40]) for at in range(0, len(text), 40))
+    findings += watch.feed([BlockFinished(0)])
+    assert not any(isinstance(finding, Suspended) for finding in findings)
+
+
+@pytest.mark.parametrize("condition", COSTLY_TO_PREPARE, ids=lambda each: each[:24])
+def test_a_pattern_that_is_costly_to_prepare_is_bounded_too(condition: str) -> None:
+    """What is asked about a state must not ask the same about each that follows, and nested
+    quantifiers must not multiply: these took minutes, all memory, or the whole stack."""
+    watch = watch_for(condition)
+    findings = watch.feed(TextDelta(0, piece) for piece in "a b\nxy b aab " * 20)
     findings += watch.feed([BlockFinished(0)])
     assert not any(isinstance(finding, Suspended) for finding in findings)
 

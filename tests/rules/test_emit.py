@@ -81,6 +81,9 @@ def test_random_conditions_match_as_in_node():
         (r"(?:a{200}){200}|b", "more than"),
         (r"(?=a{50000})", "more than"),
         (r"(?:a??){30}", "can be empty"),
+        ("(?:" * 30 + "ab" + ")+" * 30, "quantifiers inside quantifiers"),
+        ("(" * 40 + "a" + ")*" * 40, "quantifiers inside quantifiers"),
+        ("(?:" * 11 + "ab" + "){2}" * 11, "quantifiers inside quantifiers"),
     ],
 )
 def test_what_regex_cannot_express_is_refused_with_reason_and_mend(condition: str, reason: str):

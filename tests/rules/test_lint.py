@@ -165,8 +165,28 @@ def test_what_is_said_to_be_decided_late_or_never_is_not_decided_earlier(seed: i
 def test_a_scope_and_globs_that_exclude_each_other_are_named():
     (line,) = said("scope: tool:edit(*.ts)\nglobs: ['*.py', 'src/**/*.rs']\ncondition: foo")
 
-    assert line.startswith("r.md: warning: no path is both in scope `tool:edit(*.ts)`")
+    assert line.startswith("r.md:3: warning: no path is both in scope `tool:edit(*.ts)`")
     assert "so the rule never fires" in line
+
+
+PLACED = {
+    "condition: foo\nscope: tool:edit(*.ts)\nglobs: ['*.py']": 4,
+    "condition: foo\nscope: 'text, tool, tool:edit(*.ts)'": 3,
+    "condition: foo\nscope:\n  - tool:wirte(*.ts)": 3,
+    "condition: foo\nscope: text\ninterrupt-mode: tool-only": 4,
+    "condition: foo\nalways-apply: true": 3,
+    "interruptMode: never\ncondition: foo\nmaxRetries: 3": 4,
+    "condition: foo\nrepeatMode: once\nrepeatGap: 3": 4,
+    "condition: foo\nrepeat_policy: once\ngap_turns: 3": 4,
+    "action: observe\nmaxRetries: 3\ncondition: foo": 3,
+}
+
+
+@pytest.mark.parametrize("front", PLACED)
+def test_what_is_odd_about_a_rule_is_said_at_the_line_of_its_key(front: str):
+    (problem,) = lint_rule(rule(front))
+
+    assert (problem.path, problem.line) == ("r.md", PLACED[front])
 
 
 def test_a_part_of_the_scope_that_globs_exclude_is_named_alone():

@@ -1,5 +1,6 @@
 """The Python dialect: a tree where it means the same as `regex`, and `regex` itself elsewhere."""
 
+import sys
 from random import Random
 
 import pytest
@@ -151,13 +152,32 @@ def test_what_regex_refuses_is_refused_with_its_reason_and_place(
     assert caught.value.position == position
 
 
-@pytest.mark.parametrize("pattern", ["a{30000}", "(?:a{300}){300}", "(?:(?:[ab]{30}b){30}){30}"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{30000}",
+        "(?:a{300}){300}",
+        "(?:(?:[ab]{30}b){30}){30}",
+        "(?:" * 30 + "ab" + ")+" * 30,
+        "(?:" * 14 + "ab" + "){2}" * 14,
+        "(" * 10 + "ab" + "){3,}" * 10,
+    ],
+)
 def test_counts_that_cost_regex_its_memory_are_refused_before_it_sees_them(pattern: str):
     with pytest.raises(DialectError, match="repetitions"):
         parse(pattern)
 
 
-@pytest.mark.parametrize("pattern", ["a{300}b{300}", r"[{]{9}\{99999\}", "(?:a{0,90000}b){9}"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{300}b{300}",
+        r"[{]{9}\{99999\}",
+        "(?:a{0,90000}b){9}",
+        "(?:" * 30 + "ab" + ")*" * 30,
+        "(?:a+b+)+" * 30,
+    ],
+)
 def test_counts_that_cost_little_are_not_refused(pattern: str):
     parse(pattern)
 
@@ -165,6 +185,24 @@ def test_counts_that_cost_little_are_not_refused(pattern: str):
 def test_nesting_beyond_what_regex_can_read_is_refused():
     with pytest.raises(DialectError, match="nested too deeply"):
         parse("(" * 2000 + "a" + ")" * 2000)
+
+
+def test_a_caller_that_has_used_up_the_stack_gets_an_error_of_ours():
+    def call_from(depth: int) -> None:
+        if depth:
+            call_from(depth - 1)
+        else:
+            parse("(" * 45 + "a" + ")" * 45)
+
+    with pytest.raises(DialectError, match="nested too deeply"):
+        call_from(sys.getrecursionlimit() - _frames() - 60)
+
+
+def _frames() -> int:
+    frame, count = sys._getframe(), 0  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
 
 
 def test_set_operations_without_the_version_that_has_them_warn():

@@ -83,6 +83,7 @@ examples:
         description="Types, please",
         conditions=(": any", "as any"),
         condition_lines=(3, 3),
+        key_lines=rule.key_lines,
         all_conditions=True,
         scope=(tool("edit", "*.ts"), tool("write", "*.ts")),
         globs=("src/**",),
