@@ -278,7 +278,7 @@ class Automaton:
         found: list[Formula] = []
         waiting = [number]
         while waiting:
-            self._work.spend(1)
+            self._work.spend(2)
             match self._program.instructions[waiting.pop()]:
                 case Accept():
                     return TRUE

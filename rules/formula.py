@@ -85,6 +85,7 @@ def _consistent(clause: Clause) -> bool:
 
 def _simplify(clauses: set[Clause], work: Work) -> Formula:
     """Drop what another clause implies; notice the tautology of an atom and its negation."""
+    work.spend(2 + len(clauses))
     if frozenset() in clauses:
         return TRUE
     if len(clauses) > MAX_THREADS:
@@ -97,6 +98,6 @@ def _simplify(clauses: set[Clause], work: Work) -> Formula:
     longer = [clause for clause in clauses if len(clause) > 1 and singles.isdisjoint(clause)]
     if len(longer) > MAX_CLAUSES:
         raise TooComplex
-    work.spend(len(clauses) + len(longer) ** 2 // 8)
+    work.spend(len(longer) ** 2 // 8)
     kept = {clause for clause in longer if not any(other < clause for other in longer)}
     return frozenset(kept | {frozenset({literal}) for literal in singles})
