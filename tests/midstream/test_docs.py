@@ -1,6 +1,7 @@
 """What the documentation shows is true: its rules load and hold, its programs compile."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,31 @@ def test_every_configuration_that_is_shown_is_valid(page: str, text: str) -> Non
 @pytest.mark.parametrize(("page", "text"), blocks("python"))
 def test_every_program_that_is_shown_compiles(page: str, text: str) -> None:
     compile(text, page, "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_of_the_program_that_is_named_is_there(page: Path) -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_*]+\.py)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not list(ROOT.glob(name))] == []
+
+
+def test_the_map_of_the_abort_path_names_functions_that_are_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\| \d \| `([a-z_/]+\.py)`, ([^|]+)\|", page, re.MULTILINE)
+    assert len(steps) == 8
+    for file, functions in steps:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        missing = [n for n in re.findall(r"`(\w+)`", functions) if f"def {n}(" not in text]
+        assert missing == [], file
+
+
+def test_the_map_has_every_room_and_every_actor_of_a_session() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    tree = (ROOT / "supervisors/session_tree.py").read_text(encoding="utf-8")
+    actors = re.findall(r'ActorSpec\(\s*"(\w+)"', tree)
+    assert actors
+    assert [name for name in actors if f"─ {name} " not in page] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["setuptools"]["package-dir"].values()
+    rooms = {path.split("/")[0] for path in packages}
+    assert [room for room in rooms if f"| `{room}/` |" not in page] == []
