@@ -1,9 +1,9 @@
 """Wall time and chance, as they are handed to whoever needs them.
 
 Nothing in midstream reads the machine's clock or Python's shared random generator: it is
-given a `Clock` and a `random.Random` (design.md section 2), so that a run is reproducible
-from a start time and a seed. Wall time is for records and for what crosses processes; for
-durations there is `trio.current_time()`. Instants as text: `messages/timestamps.py`.
+given a `Clock` and a `random.Random`, so that a run is reproducible from a start time and
+a seed. Wall time is for records and for what crosses processes; for durations there is
+`trio.current_time()`. Instants as text: `messages/timestamps.py`.
 """
 
 import time

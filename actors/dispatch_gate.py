@@ -2,7 +2,7 @@
 
 A session is admitted once, and may ask its provider many times: for a retry, with the results
 of its calls, after a recovery. None of these may go out while the shared pause holds its
-window open (design.md invariant 8), so its StreamMonitor passes here in the moment in which
+window open (architecture.md invariant 8), so its StreamMonitor passes here in the moment in which
 it would ask. The session is not ended by the pause (spec/animator.md 6): it waits. What it
 asks when the window is over probes the quota, and is counted as that.
 """

@@ -2,7 +2,7 @@
 
 Bounded like everything that is kept for others: the board remembers the last notices, and a
 subscriber that falls as far behind gets `Lagged`, which says from where to resume. A replay
-is a suffix of the live sequence, or a gap; it never guesses (design.md invariant 11).
+is a suffix of the live sequence, or a gap; it never guesses (architecture.md invariant 11).
 """
 
 from collections import deque

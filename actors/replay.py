@@ -5,7 +5,7 @@ read from the event log until the two meet. It reads the log too when the Announ
 nothing: of a session that is long over, that lives in another process on the same store, or
 whose process was lost. Each event comes once and in order; where that cannot be, it says
 `GapError`, or that what was seen is not on record (`Start.reset`), and never guesses
-(design.md invariant 11, spec/lessons.md C).
+(architecture.md invariant 11, spec/lessons.md C).
 """
 
 from typing import NamedTuple

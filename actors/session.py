@@ -3,7 +3,7 @@
 It owns the turn, and through the Ledger the conversation and the record. All decisions
 are those of `Turn`; this actor feeds it and carries out the effects, in order. A stop
 that waits in the mailbox is handled before anything else that waits there, so that
-nothing which was scheduled earlier can still start a request (design.md invariant 3).
+nothing which was scheduled earlier can still start a request (architecture.md invariant 3).
 Whatever way the actor goes, the session is ended on record and announced, once.
 """
 

@@ -3,7 +3,7 @@
 A stop is a message to the Session, and what the Session makes of it is one more to the
 StreamMonitor. An order to start may lie before that one, unread. So whoever stops a session
 sets the latch as well, behind the message, and the StreamMonitor looks at it in the moment in
-which it would ask the provider (design.md invariant 3). It is never taken back.
+which it would ask the provider (architecture.md invariant 3). It is never taken back.
 """
 
 

@@ -2,7 +2,7 @@
 
 The Announcer pushes, one consumer iterates. A consumer that falls behind costs bounded
 memory: first adjacent deltas are joined, and when that is not enough, the subscription is
-closed with `Lagged`, which says from where to resume (design.md section 4).
+closed with `Lagged`, which says from where to resume (architecture.md, the way of a token).
 """
 
 from collections import deque

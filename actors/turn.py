@@ -11,7 +11,7 @@ ends. It does no I/O and has no clock; `Session` feeds it and carries out what i
                                      up, and the next attempt streams
 
 A prompt that is refused, or stopped while it is made ready, ends without a record. Once a
-stop was asked for, no phase leads back to `Streaming` (design.md invariant 3).
+stop was asked for, no phase leads back to `Streaming` (architecture.md invariant 3).
 
 `Turn.receive` is the table of what may happen when; each of its arms is one call, and the
 functions it calls stand in one file for each concern:
@@ -176,7 +176,7 @@ class Turn:
 
     def resume(self, recoveries: int) -> list[Effect]:
         """Go on where a session was lost that had accepted its prompt. Its recoveries draw
-        on what midstream may start by itself for the prompt (design.md invariant 7)."""
+        on what midstream may start by itself for the prompt (architecture.md invariant 7)."""
         turn = self._state
         turn.spending.restarts = recoveries
         turn.context = settle_history(turn.context, turn.settings.format)

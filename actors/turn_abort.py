@@ -172,7 +172,7 @@ def on_lost(turn: TurnState, lost: ActorLost) -> list[Effect]:
 
 
 def on_settle_overdue(turn: TurnState) -> list[Effect]:
-    """Without knowing that the stream is closed there is no retry (design.md invariant 1)."""
+    """Without knowing that the stream is closed there is no retry (architecture.md invariant 1)."""
     turn.count(turn.attempt.heard.snapshot())
     reason = "the stream was told to close and did not"
     return finish(turn, Conclusion(SessionStatus.FAILED, reason), ())

@@ -9,7 +9,7 @@ from midstream.messages.events import AttemptStarted
 
 def start_attempt(turn: TurnState) -> list[Effect]:
     """Ask for the next stream. From here on nothing that an earlier attempt says counts:
-    messages carry the number of their attempt (design.md invariant 2)."""
+    messages carry the number of their attempt (architecture.md invariant 2)."""
     number = turn.attempt.number + 1
     turn.spending.release(turn.now)
     turn.attempt = Attempt(number, Accumulator(turn.settings.format))

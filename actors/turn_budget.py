@@ -1,6 +1,6 @@
 """What a turn has started by itself, held against the budget of its prompt.
 
-Owned by `Turn`. One budget covers retries, follow-ups and recoveries (design.md
+Owned by `Turn`. One budget covers retries, follow-ups and recoveries (architecture.md
 invariant 7); what it ends is reported as `capped`, with the reason that is given here.
 """
 

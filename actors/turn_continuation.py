@@ -223,7 +223,7 @@ def conclusion_after_stop(
     """How a session ends whose last reply is not continued.
 
     `exhausted` says that a rule was broken more often than it is retried, `spent` that the
-    budget of the prompt is spent; either is never `completed` (design.md invariant 7).
+    budget of the prompt is spent; either is never `completed` (architecture.md invariant 7).
     """
     if exhausted is not None:
         return Conclusion(SessionStatus.CAPPED, exhausted, stop_reason=stop_reason)

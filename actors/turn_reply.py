@@ -18,7 +18,7 @@ from midstream.messages.stream import StopReason
 
 
 def on_stream_end(turn: TurnState) -> list[Effect]:
-    """A stream without its terminal event is an error, never a natural stop (design.md
+    """A stream without its terminal event is an error, never a natural stop (architecture.md
     invariant 4)."""
     partial = turn.attempt.heard.snapshot()
     turn.count(partial)

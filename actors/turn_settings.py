@@ -29,7 +29,7 @@ class OnExhausted(Enum):
 
 
 class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """What midstream may start by itself for one prompt (design.md invariant 7).
+    """What midstream may start by itself for one prompt (architecture.md invariant 7).
 
     `max_restarts` counts the attempts that midstream starts beyond the first: retries,
     follow-ups, recoveries. Output tokens are those of all attempts, seconds those since the

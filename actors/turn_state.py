@@ -32,7 +32,7 @@ class Attempt:
     folded: list[Verdict] = field(default_factory=list[Verdict])
     """Their reminder comes with the result of the call that they are about."""
     is_void: bool = False
-    """It was retracted: whatever happens, nothing of it stays (design.md invariant 2)."""
+    """It was retracted: whatever happens, nothing of it stays (architecture.md invariant 2)."""
     refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The calls that must not be run, by id, with the rules that they break."""
 

@@ -1,7 +1,7 @@
 """How a turn is stopped: by its user, because its client has gone, because everybody is
 paused, or from outside.
 
-A stop is an epoch (design.md invariant 3): from every phase it leads to the end, by what
+A stop is an epoch (architecture.md invariant 3): from every phase it leads to the end, by what
 is under way there, and no phase behind it leads back to `Streaming`.
 """
 

@@ -3,7 +3,7 @@
 A session asks before it continues by stages (spec/stop_message.md 11). The command is a
 real child process: it gets no terminal, has a deadline for all its queries together, and is
 killed with everything that it started when the deadline or the end of the runtime comes
-(design.md invariant 13). Answers hold for some seconds, and sessions that ask for the same
+(architecture.md invariant 13). Answers hold for some seconds, and sessions that ask for the same
 project at once are answered by one run. What cannot be asked is no answer; what that means
 is decided by `bd_stage.py`, and never that the work is done (#93).
 """

@@ -3,7 +3,7 @@ when everybody has left.
 
 A session is attended while a connection is open that has begun it or follows it. A break
 is not a leave: only when nobody came back within a minute the session is told that its client
-has gone. It finishes its answer, and is not continued by itself (design.md invariant 7).
+has gone. It finishes its answer, and is not continued by itself (architecture.md invariant 7).
 Sessions that were begun elsewhere are none of its business.
 """
 

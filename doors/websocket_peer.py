@@ -3,7 +3,7 @@
 `Connection` decides what is done about each message. Events of a session go out in a task
 of its own, which takes what is there, joins deltas, and waits for the client to take it:
 a client that is slow gets fewer and longer deltas, then `lagged`, and nobody else waits
-(design.md section 4). Requests are carried out side by side, so many at a time.
+(architecture.md, the way of a token). Requests are carried out side by side, so many at a time.
 """
 
 from collections.abc import Awaitable, Callable

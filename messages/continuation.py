@@ -3,7 +3,7 @@
 The session asks after each finished reply, the gateway for each request;
 `decide_continuation` answers from what they know and never does anything. A `Continue`
 carries the state in which the send is already counted, so that deciding and counting are
-one step: whoever keeps that state before sending cannot exceed N (design.md invariant 7,
+one step: whoever keeps that state before sending cannot exceed N (architecture.md invariant 7,
 spec/stop_message.md 6 and 14). What becomes of the follow-up is `follow_up_outcome.py`.
 """
 
@@ -26,7 +26,7 @@ class WhyNot(StrEnum):
     COMPACTION = "compaction"
     DISCONNECTED = "disconnected"
     INTERRUPTED = "interrupted"
-    """The user has stopped the session since the prompt (design.md invariant 3)."""
+    """The user has stopped the session since the prompt (architecture.md invariant 3)."""
     MODE_OFF = "mode_off"
     NO_STATE = "no_state"
     SUPERSEDED = "superseded"
@@ -46,7 +46,7 @@ class WhyNot(StrEnum):
     @property
     def is_cap(self) -> bool:
         """Whether the turn is to be reported as `capped`: a limit ended it that the user
-        did not set (design.md invariant 7)."""
+        did not set (architecture.md invariant 7)."""
         return self in (WhyNot.REPEATING, WhyNot.OVERDUE, WhyNot.BUDGET_SPENT)
 
 

@@ -6,7 +6,7 @@ open window only ever grows; whether a session is a probe is judged from its rec
 started after the pause began), so a restart forgets nothing; a user's cancel and a lost
 host say nothing about quota and change nothing. Times are milliseconds since 1970.
 
-Sources: spec/animator.md 6, B9, B10, B17, 14.3 to 14.7; design.md invariant 8.
+Sources: spec/animator.md 6, B9, B10, B17, 14.3 to 14.7; architecture.md invariant 8.
 """
 
 from enum import StrEnum
@@ -153,7 +153,7 @@ class Admitted(DispatchEffect, frozen=True, kw_only=True, tag="admitted"):
 
 
 class Refused(DispatchEffect, frozen=True, kw_only=True, tag="refused"):
-    """The session may not: no record, no event (design.md invariant 8)."""
+    """The session may not: no record, no event (architecture.md invariant 8)."""
 
     session_id: str
     reason: str

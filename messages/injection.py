@@ -1,7 +1,7 @@
 """What is remembered of a reminder: which rule, when, and where in the conversation.
 
 A record is written in one transaction with its reminder and lives exactly as long as the
-reminder stays in the context (design.md invariant 5, spec/ttsr.md 0.6): whatever takes
+reminder stays in the context (architecture.md invariant 5, spec/ttsr.md 0.6): whatever takes
 the reminder away, a compaction or an undo, re-arms the rule. Records keep the turn at
 which they were made, so that a gap of turns survives a restart. RuleMatcher asks
 `last_turns`; the conversation façade of the stores keeps the rest true.

@@ -45,7 +45,7 @@ class Revived(SessionNotice, frozen=True, kw_only=True, tag="animator.session.re
 class DeadLettered(SessionNotice, frozen=True, kw_only=True, tag="animator.session.dead-lettered"):
     """Ours: the session was recovered too often without new output, and is given up.
 
-    Comes behind its `Ended` (design.md invariant 12).
+    Comes behind its `Ended` (architecture.md invariant 12).
     """
 
     recoveries: int

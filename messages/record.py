@@ -24,9 +24,9 @@ class SessionStatus(StrEnum):
     CANCELLED = "cancelled"
     RATE_LIMITED = "rate-limited"
     CAPPED = "capped"
-    """Ours: ended by a budget, which is never `completed` (design.md invariant 7)."""
+    """Ours: ended by a budget, which is never `completed` (architecture.md invariant 7)."""
     DEAD_LETTERED = "dead-lettered"
-    """Ours: recovered too often without new output (design.md invariant 12)."""
+    """Ours: recovered too often without new output (architecture.md invariant 12)."""
 
     @property
     def is_terminal(self) -> bool:
@@ -114,10 +114,10 @@ class SessionRecord(Shape, frozen=True, kw_only=True):
     fence: Fence | None = None
     """Ours. None for a session that another program owns and reports on."""
     recoveries: int = 0
-    """Ours: takeovers since the last new output (design.md invariant 12)."""
+    """Ours: takeovers since the last new output (architecture.md invariant 12)."""
     presumed_dead: bool = False
     """Ours: the status `failed` is only a conclusion from missed heartbeats. The owner may
-    still revoke it (design.md invariant 10)."""
+    still revoke it (architecture.md invariant 10)."""
 
     @property
     def is_terminal(self) -> bool:

@@ -7,13 +7,13 @@ I/O, announces nothing and never changes what it is given. Its rules, in this or
    So a cancel that was written first wins over every later report. The one exception is
    a record that is only *presumed* dead, because its owner's heartbeat was missed: its
    own owner may revoke that (`Revive`), and a new owner may redo the work (`Recover`),
-   after which the old one has lost its fence (design.md invariant 10). A session outside,
+   after which the old one has lost its fence (architecture.md invariant 10). A session outside,
    which nobody owns, revokes it by any report about itself.
 2. What an owner writes carries its fence, and must find that fence on the record. Others
    may cancel, presume dead and recover; nothing else.
 3. Start time and provider are never changed. Metadata is merged key by key, in depth.
 
-Sources: spec/animator.md 4 and 14, design.md section 5.
+Sources: spec/animator.md 4 and 14, architecture.md invariants.
 """
 
 from typing import Any, TypeVar, assert_never, cast

@@ -1,7 +1,7 @@
 """Making a transcript valid: what is left of a cut answer, and a conversation that is loaded.
 
-One pure function for each, used by abort, crash recovery and resume alike (design.md
-section 5, invariant 6): whatever was cut, wherever, what they return is accepted by the
+One pure function for each, used by abort, crash recovery and resume alike (architecture.md
+invariant 6): whatever was cut, wherever, what they return is accepted by the
 provider. No call without its result, no result without its call, no half-written arguments,
 no empty message, no unsigned thinking. Both are idempotent.
 """

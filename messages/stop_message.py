@@ -4,7 +4,7 @@ A state is a value; the functions here make the next one from it. The session's 
 is the only writer. It keeps the state in the conversation's book
 (`stop_message_codec.py`), lets `arming.py` carry out the user's directives, and calls
 `reserve` before each automatic send, so that N is never exceeded, also by two requests of
-one session at once (design.md invariant 7, spec/stop_message.md 3 and 14). Pure: the time
+one session at once (architecture.md invariant 7, spec/stop_message.md 3 and 14). Pure: the time
 is handed in, in milliseconds.
 """
 

@@ -3,7 +3,7 @@
 `reduce` (reducer.py) applies them. They are JSON too (`kind` is the tag), because a
 transition that the store could not take waits in the dead-letter queue as one of these.
 Timestamps are text; any ISO-8601 form will do. Sources: spec/animator.md 4 and 14,
-design.md section 5.
+architecture.md invariants.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ from midstream.messages.record import (
 )
 
 MAX_RECOVERIES = 5
-"""Recoveries without new output before a session is dead-lettered (design.md 5.12)."""
+"""Recoveries without new output, then a session is dead-lettered (architecture.md invariant 12)."""
 
 
 class Transition(Shape, frozen=True, kw_only=True, tag_field="kind"):
@@ -112,7 +112,7 @@ class Cancel(Transition, frozen=True, kw_only=True, tag="cancel"):
     """Somebody stopped the session. Anybody may, from any host.
 
     The owner also says what the session has cost and said until then; the reference loses
-    that, and what an abort costs must never be a silent zero (design.md section 4).
+    that, and what an abort costs must never be a silent zero (architecture.md, the way of a token).
     """
 
     ended_at: str

@@ -1,7 +1,7 @@
 """What the actors of one session tell each other.
 
 Every message about a stream, a timer or a tool run carries the attempt that it belongs
-to; whoever receives one of a finished attempt drops it (design.md section 4).
+to; whoever receives one of a finished attempt drops it (architecture.md, the way of a token).
 """
 
 import msgspec
@@ -178,7 +178,7 @@ class Cancel(Work, frozen=True):
 
 class Detach(Work, frozen=True):
     """The client has gone. Its answer is finished, but nothing is begun by itself any more
-    (design.md invariant 7)."""
+    (architecture.md invariant 7)."""
 
 
 # --- WorkProbe to Session

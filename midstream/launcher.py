@@ -2,7 +2,7 @@
 
 `launch` returns a handle at once. What follows is one task for each session: may it begin
 (BackoffMachine), start its tree, and let its conversation go when it is over. A session that
-may not begin leaves no record and no event (design.md invariant 8).
+may not begin leaves no record and no event (architecture.md invariant 8).
 """
 
 import logging

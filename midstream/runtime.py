@@ -1,4 +1,4 @@
-"""The runtime: the tree of design.md section 3 in life, and the way to start sessions.
+"""The runtime: the tree of docs/architecture.md in life, and the way to start sessions.
 
 `open_runtime` is the front door for trio programs. Everything that a runtime starts lives
 inside its block: when the block ends, sessions are ended on record, in order, and nothing

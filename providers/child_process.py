@@ -10,7 +10,7 @@ is reaped last, and until then its number is taken.
 If this process dies without a chance to clean up, the kernel kills the child (PDEATHSIG,
 where `setpriv` is there to ask for it), and a watchdog the rest: a shell that waits for the
 end of a pipe that we hold, and does nothing before. Both standard streams are read all the
-time, so that a child can block on neither. POSIX only. Sources: spec/lessons.md 55, design.md
+time, so that a child can block on neither. POSIX only. Sources: spec/lessons.md 55, architecture.md
 invariant 13.
 """
 

@@ -1,7 +1,7 @@
 """What the three request formats have in common: items made ready, call ids, user's text.
 
 Every request is rendered from a conversation that `settle_history` has healed, so that what a
-provider gets is valid whatever the items were (design.md section 5, invariant 6).
+provider gets is valid whatever the items were (architecture.md invariant 6).
 """
 
 import re

@@ -10,7 +10,7 @@ become conditions on the unit before and the unit to come. The verdict is theref
 - `State.certain`: the text so far has a match that no continuation can undo;
 - `State.at_end`: there is a match if the text ends here;
 - `State.idle`: whatever matches from here on could as well begin here: nothing before is
-  needed any more, and may be let go (design.md section 4, `safe`);
+  needed any more, and may be let go (architecture.md, the way of a token);
 - `State.given_up`: this condition has grown beyond its bounds on this text, and nothing
   is known; the caller leaves it to `backtracking.py`.
 

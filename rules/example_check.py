@@ -1,7 +1,7 @@
 """Runs a rule's own examples, and any other text, through the engine that watches streams.
 
 Pure. A text is watched whole and then cut at random places from a seed, and the verdicts
-have to be the same (design.md invariant 9); one more run in small pieces tells after how
+have to be the same (architecture.md invariant 9); one more run in small pieces tells after how
 much of the stream a rule was certain of its match. `midstream rules test` shows the result.
 """
 

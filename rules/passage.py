@@ -1,10 +1,9 @@
 """What a passage is called, and what is said about the passages of a tool call.
 
-A passage is the text that one rule sees as one (design.md section 6). `ToolArguments`
-turns argument fragments into the events below, the engine (`watch.py`) consumes them and
-makes keys of its own for prose and thinking. Keys are values: equal keys name the same
-passage, and two passages never share a key, so that text of one can never continue
-another (spec/ttsr.md B29).
+A passage is the text that one rule sees as one. `ToolArguments` turns argument fragments
+into the events below, the engine (`watch.py`) consumes them and makes keys of its own for
+prose and thinking. Keys are values: equal keys name the same passage, and two passages
+never share a key, so that text of one can never continue another (spec/ttsr.md B29).
 """
 
 import msgspec

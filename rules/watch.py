@@ -43,8 +43,8 @@ NewArguments = Callable[[str, str], ToolArguments]
 class Watch:
     """The watch of one session.
 
-    `holds` says for which rules text is held back while they may match (design.md section
-    4, `safe`): those that may interrupt. Without it nothing is, and `held_from` is the end.
+    `holds` says for which rules text is held back while they may match (architecture.md, the way
+    of a token): those that may interrupt. Without it nothing is, and `held_from` is the end.
     """
 
     def __init__(

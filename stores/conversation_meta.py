@@ -2,7 +2,7 @@
 
 Every write of a conversation replaces it, so that its version is the conversation's: two
 who read the same state cannot both change it, and a conversation never has two live
-sessions (design.md invariant 1).
+sessions (architecture.md invariant 1).
 """
 
 from typing import NamedTuple

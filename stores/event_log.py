@@ -2,7 +2,7 @@
 
 Written by the Ledger alone (`append_operations`), read by everybody. A log may
 have holes, where the store was away for longer than the events were remembered elsewhere;
-readers see them by the numbers, and say so instead of guessing (design.md invariant 11).
+readers see them by the numbers, and say so instead of guessing (architecture.md invariant 11).
 """
 
 from collections.abc import Callable

@@ -128,7 +128,7 @@ async def _return_guard(
     """A session that comes back from the dead must still have its conversation.
 
     A newer session may have been accepted there since. Writing the conversation's document
-    again, unchanged, makes that a conflict (design.md invariant 1).
+    again, unchanged, makes that a conflict (architecture.md invariant 1).
     """
     conversation_id = write.after.conversation_id
     if not write.operations or not isinstance(transition, Revive | Recover) or not conversation_id:

@@ -7,7 +7,7 @@ a commit that carries a key is applied once, however often it arrives. Documents
 entries are JSON texts, made by `encode`. Nothing here belongs to one database: the suite
 in tests/stores/conformance.py is what a store has to pass.
 
-Sources: spec/animator.md 2, design.md section 7 and invariants 4, 5 and 10.
+Sources: spec/animator.md 2, architecture.md invariants 4, 5 and 10.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The tree of one session (design.md section 3), declared in one place.
+"""The tree of one session, declared in one place.
 
     ses-…               rest_for_one
     ├── session         temporary, significant: its end is the end of the tree

@@ -1,4 +1,4 @@
-"""Checkers for the invariants of design.md section 5: what happened, held against them.
+"""Checkers for the invariants of docs/architecture.md: what happened, held against them.
 
 Each is a pure function of what the outside could see (events, requests, the store), so a
 host can use them on its own runs. They raise `InvariantBroken`, which names the invariant.

@@ -368,7 +368,7 @@ def test_whatever_the_order_the_invariants_hold() -> None:
 
 
 def wander(random: Random, label: str) -> None:
-    """Feed a turn with messages in random order and check design.md's invariants 1 to 4."""
+    """Feed a turn with messages in random order and check architecture.md's invariants 1 to 4."""
     course = Course()
     live: int | None = None
     stopped_at: int | None = None

@@ -521,7 +521,7 @@ async def test_a_session_outside_that_was_presumed_dead_lives_on_with_its_next_b
     autojump_clock: MockClock,
 ) -> None:
     """Its network was away for longer than it may be silent: its command must not be stopped
-    for that (design.md invariant 10)."""
+    for that (architecture.md invariant 10)."""
     store, clock = MemoryStore(), wall_clock()
     await presumed_dead_outside(store, clock.now_ms())
     async with host(store, clock=clock) as runtime:

@@ -2,7 +2,7 @@
 
 What a client was told must be in the store afterwards: a prompt that was begun, an outcome
 that was announced, with the very words. Whatever the moment, what is left is a conversation
-that a provider takes, and one that can be gone on with (design.md invariants 4, 6 and 10).
+that a provider takes, and one that can be gone on with (architecture.md invariants 4, 6 and 10).
 `MIDSTREAM_CRASHES=200` kills more often than the few times of every day.
 """
 

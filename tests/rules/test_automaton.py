@@ -103,4 +103,4 @@ def test_a_group_that_cannot_reuse_what_it_learns_is_split_and_loses_nothing() -
 
 
 def test_many_conditions_are_one_group_at_first() -> None:
-    assert GROUP_SIZE >= 200, "so that 200 rules cost like one (design.md section 6)"
+    assert GROUP_SIZE >= 200, "so that 200 rules cost like one"

@@ -1,5 +1,5 @@
 """Every verdict is that of one search over the finished passage, however the stream was cut,
-and never premature (design.md invariant 9, spec/ttsr.md 0.3)."""
+and never premature (architecture.md invariant 9, spec/ttsr.md 0.3)."""
 
 import os
 from random import Random
@@ -111,7 +111,7 @@ def test_a_rule_fires_as_soon_as_nothing_can_undo_it_and_no_earlier(
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_was_not_held_back_is_never_needed_by_a_later_match(seed: int) -> None:
     """Text that went out before the match was known does not break the rule by itself, and
-    what breaks it lies wholly in what was held (design.md section 4, `safe`)."""
+    what breaks it lies wholly in what was held (architecture.md, the way of a token)."""
     random = Random(seed)
     for _ in range(CONDITIONS // SEEDS):
         matching = Matching(random_condition(random))
