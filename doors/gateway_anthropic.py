@@ -3,6 +3,7 @@
 Source: platform.claude.com/docs/en/build-with-claude/streaming; what clients accept:
 spec/gateway.md 2. The client has one `message_start`, blocks that are numbered without a
 gap, one `message_delta` with the sum of what all attempts cost, and one `message_stop`.
+A block of text that was cut is written on by the first block of the next attempt.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ class AnthropicReframer:
     def __init__(self) -> None:
         self._started = False
         self._next_index = 0
-        self._open: set[int] = set()
+        self._open: dict[int, str] = {}
+        self._unfinished: int | None = None
         self._has_call = False
         self._places: dict[int, int] = {}
         self._earlier: dict[str, int] = {}
@@ -58,13 +60,19 @@ class AnthropicReframer:
                 index = data.get("index", 0)
                 self._begin(index, data)
             case "content_block_stop":
-                self._open.discard(data.get("index", 0))
+                self._open.pop(data.get("index", 0), None)
             case "message_delta":
                 self._count(object_of(data.get("usage")))
             case _:
                 pass
 
     def cut(self, spent: Usage) -> bytes:
+        # Text is written on in the same block: several clients take the last one for the
+        # answer. Only one that nothing stands behind can be.
+        last = self._next_index - 1
+        if self._open.get(last) == "text":
+            self._unfinished = last
+            del self._open[last]
         out = b"".join(_stop(index) for index in sorted(self._open))
         self._open.clear()
         self._places.clear()
@@ -89,11 +97,9 @@ class AnthropicReframer:
             case "message_start":
                 return self._start(event, data)
             case "content_block_start":
-                self._places[data.get("index", 0)] = self._next_index
-                self._begin(self._next_index, data)
-                return self._placed(event, data)
+                return self._start_block(event, data)
             case "content_block_stop":
-                self._open.discard(self._places.get(data.get("index", 0), -1))
+                self._open.pop(self._places.get(data.get("index", 0), -1), None)
                 return self._placed(event, data)
             case "message_delta":
                 self._count(object_of(data.get("usage")))
@@ -116,7 +122,11 @@ class AnthropicReframer:
             inner = {**inner, "stop_reason": "tool_use"}
         usage = added({**object_of(delta.get("usage")), **self._current}, self._earlier)
         last = {**delta, "delta": inner, "usage": usage}
-        return sse(last, "message_delta") + sse({"type": "message_stop"}, "message_stop")
+        return (
+            self._finish_text()
+            + sse(last, "message_delta")
+            + sse({"type": "message_stop"}, "message_stop")
+        )
 
     def fail(self, failure: ProviderFailure) -> bytes:
         return sse(_error(failure), "error")
@@ -128,10 +138,32 @@ class AnthropicReframer:
         self._started = True
         return raw(event)
 
+    def _start_block(self, event: SseEvent, data: Json) -> bytes:
+        block = object_of(data.get("content_block"))
+        if self._unfinished is None or block.get("type") != "text" or block.get("citations"):
+            out = self._finish_text()
+            self._places[data.get("index", 0)] = self._next_index
+            self._begin(self._next_index, data)
+            return out + self._placed(event, data)
+        place, self._unfinished = self._unfinished, None
+        self._places[data.get("index", 0)] = place
+        self._open[place] = "text"
+        if not block.get("text"):
+            return b""
+        delta = {"type": "text_delta", "text": block["text"]}
+        known = {"type": "content_block_delta", "index": place, "delta": delta}
+        return sse(known, "content_block_delta")
+
+    def _finish_text(self) -> bytes:
+        """The end of a block of text that was cut, if no other text goes on in it."""
+        index, self._unfinished = self._unfinished, None
+        return b"" if index is None else _stop(index)
+
     def _begin(self, index: int, data: Json) -> None:
-        self._open.add(index)
+        kind = str(object_of(data.get("content_block")).get("type"))
+        self._open[index] = kind
         self._next_index = max(self._next_index, index + 1)
-        self._has_call |= object_of(data.get("content_block")).get("type") == "tool_use"
+        self._has_call |= kind == "tool_use"
 
     def _placed(self, event: SseEvent, data: Json) -> bytes:
         if "index" not in data:

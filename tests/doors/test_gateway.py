@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import trio
 from anthropic import AsyncAnthropic
+from anthropic.types import Message
 from gateway_streams import Call, anthropic_stream, chat_stream, responses_stream
 from gateway_world import FIXTURES, Reply, gateway_rules, gateway_world, needs_fixtures, rule
 from openai import AsyncOpenAI
@@ -141,6 +142,26 @@ async def test_a_stream_that_breaks_reaches_the_client_as_an_error_event(protoco
     assert said in received
     wanted = {"anthropic": b"event: error", "chat": b'data: {"error"', "responses": b"event: error"}
     assert wanted[protocol] in received
+
+
+async def test_an_answer_that_was_cut_is_one_block_of_text() -> None:
+    """Claude Code prints the last block as the result, so what was said before the cut would
+    be missing there."""
+    bad, good = (Reply(anthropic_stream(text, size=4)) for text in (BAD, GOOD))
+    async with gateway_world(bad, bad, good, rules=gateway_rules(SECRET)) as world:
+        _, answer = await ask_anthropic(world.url)
+    assert isinstance(answer, Message)
+    [block] = answer.content
+    assert block.type == "text"
+    assert block.text == "The word is The word is " + GOOD
+
+
+async def test_other_blocks_of_the_next_attempt_end_the_text_before_them() -> None:
+    replies = Reply(anthropic_stream(BAD)), Reply(anthropic_stream(calls=[GOOD_CALL]))
+    async with gateway_world(*replies, rules=gateway_rules(SECRET)) as world:
+        _, answer = await ask_anthropic(world.url)
+    assert isinstance(answer, Message)
+    assert [block.type for block in answer.content] == ["text", "tool_use"]
 
 
 BAD_CALL: Call = ("call_bad", "write", '{"content":"SECRET-99"}')
