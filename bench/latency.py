@@ -9,7 +9,6 @@ runtime that watches runs in one process, on one core where the system lets it c
     python bench/latency.py [--json]
 """
 
-import gc
 import json
 import os
 import sys
@@ -22,6 +21,7 @@ from subprocess import PIPE
 
 import trio
 
+from midstream.cli.garbage import spare_collections
 from midstream.config import BudgetConfig, Config, ProviderConfig, RulesConfig
 from midstream.messages.record import SessionStatus
 from midstream.providers.anthropic import AnthropicProvider
@@ -90,7 +90,7 @@ async def measure(sessions: int) -> dict[str, str | int | float]:
         async with open_runtime(
             config, provider=provider, rules=RULES, store=MemoryStore()
         ) as runtime:
-            gc.freeze()  # as the program does (midstream/cli/command.py)
+            spare_collections()  # as the program does
             for _ in range(ROUNDS[sessions]):
                 async with trio.open_nursery() as nursery:
                     for number in range(sessions):

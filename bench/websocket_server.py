@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from midstream.cli.garbage import spare_collections
 from midstream.config import BudgetConfig, Config, ProviderConfig, RulesConfig, WebsocketConfig
 from midstream.messages.conversation import ModelRequest, UserItem
 from midstream.messages.stream import (
@@ -58,6 +59,7 @@ async def _stamps(
 
 
 async def main() -> None:
+    spare_collections()  # as the program does
     config = Config(
         provider=ProviderConfig(model="m"),
         rules=RulesConfig(discover=False, builtin_rules=False),

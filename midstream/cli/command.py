@@ -5,7 +5,6 @@ Ctrl-C, 141 when nobody reads on (`| head`). What we do not understand is raised
 traceback.
 """
 
-import gc
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from typing import NoReturn, cast
 import trio
 import typer
 
+from midstream.cli.garbage import spare_collections
 from midstream.cli.tables import harmless
 from midstream.messages.errors import MidstreamError
 
@@ -23,13 +23,8 @@ UNREAD = 141
 
 
 def run_command(command: Callable[..., Awaitable[int]], *arguments: object) -> None:
-    """Run an async command, and exit.
-
-    What was loaded so far lives as long as the program. Frozen, it is no work for the
-    garbage collector, whose pauses would delay everything else.
-    """
-    gc.collect()
-    gc.freeze()
+    """Run an async command, and exit."""
+    spare_collections()
     exit_with(lambda: trio.run(command, *arguments))
 
 
