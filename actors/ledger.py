@@ -13,6 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import trio
 
 from midstream.actors.actor import Actor
@@ -27,6 +28,7 @@ from midstream.actors.ledger_messages import (
     DrainQueue,
     KeepEvents,
     KeepState,
+    KeepStates,
     LedgerMessage,
     LoadConversation,
     NotRecoverable,
@@ -52,9 +54,10 @@ from midstream.messages.session_reports import (
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import Cancel, DetachedReady, Recover
 from midstream.stores.conversation_load import load_conversation
+from midstream.stores.conversation_meta import load_meta
 from midstream.stores.dlq import DeadLetterQueue
 from midstream.stores.sessions import write_transition
-from midstream.stores.store import Book, Put, Store
+from midstream.stores.store import Book, Put, Store, encode
 
 FINISH_S = 20.0
 """Seconds in which what has begun is finished, whoever wants the Ledger to go."""
@@ -96,6 +99,8 @@ class Ledger(Actor[LedgerMessage]):
                 self.spawn(self._take_report, message)
             case KeepState():
                 self.spawn(self._keep_state, message)
+            case KeepStates():
+                self.spawn(self._keep_states, message)
             case DrainQueue():
                 self.spawn(self._drain, message)
             case KeepEvents():
@@ -191,6 +196,17 @@ class Ledger(Actor[LedgerMessage]):
         with _to_the_end(), _answering(request.reply):
             receipt = await self._store.commit([put], durable=request.durable)
             request.reply.send(receipt.results[0])
+
+    async def _keep_states(self, request: KeepStates) -> None:
+        with _to_the_end(), _answering(request.reply):
+            kept = await load_meta(self._store, request.conversation_id)
+            if kept.version != request.expected_version:
+                problem = f"{request.conversation_id} was changed meanwhile"
+                raise VersionConflict(problem)
+            states = {name: encode(state) for name, state in request.states.items()}
+            meta = msgspec.structs.replace(kept.meta, states={**kept.meta.states, **states})
+            await self._store.commit([kept.put(meta)])
+            request.reply.send(None)
 
     async def _drain(self, request: DrainQueue) -> None:
         with _answering(request.reply):

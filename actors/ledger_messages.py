@@ -93,6 +93,17 @@ class KeepState(msgspec.Struct, frozen=True, tag=True):
     reply: Reply[int]
 
 
+class KeepStates(msgspec.Struct, frozen=True, tag=True):
+    """Keep `states` of a conversation under their names, and leave its others. Answered
+    when they are kept; fails with `VersionConflict` if the conversation's document has
+    another version than the expected one."""
+
+    conversation_id: str
+    states: Mapping[str, object]
+    expected_version: int
+    reply: Reply[None]
+
+
 class DrainCount(msgspec.Struct, frozen=True):
     """What became of the envelopes in the dead-letter queue."""
 
@@ -131,6 +142,7 @@ LedgerMessage = (
     | TakeOver
     | Report
     | KeepState
+    | KeepStates
     | DrainQueue
     | KeepEvents
 )

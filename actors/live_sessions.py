@@ -7,6 +7,7 @@ forgets no session.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from midstream.actors.address import Address
 from midstream.actors.outcome import Outcome
@@ -15,9 +16,23 @@ from midstream.messages.enrolment import Enrolment
 from midstream.messages.work import Cancel
 
 
-@dataclass(frozen=True, slots=True)
-class LiveSession:
+class LiveSession(Protocol):
     """One session of this process. It has no record before its prompt is accepted."""
+
+    @property
+    def enrolment(self) -> Enrolment: ...
+
+    @property
+    def outcome(self) -> Outcome: ...
+
+    async def cancel(self, reason: str | None) -> None:
+        """Tell it to end as cancelled; from now on it asks the provider for nothing more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSession:
+    """One that is a Session of this runtime's tree."""
 
     enrolment: Enrolment
     address: Address[Cancel]

@@ -91,6 +91,7 @@ class Continuing:
     state: StopMessageState | None = None
     templates: Mapping[Stage, str] = field(default_factory=dict[Stage, str])
     is_compaction: bool = False
+    is_aside: bool = False
     is_connected: bool = True
     chain: Chain = field(default_factory=Chain)
     follow_up: FollowUp | None = None
@@ -110,6 +111,12 @@ class Continuing:
         return state.stage_mode in (StageMode.ON, StageMode.AUTO) and all(
             self.templates.get(stage) for stage in TEMPLATE_PATHS
         )
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether a natural stop could be continued, as far as is known before it."""
+        is_active = self.state is not None and self.state.is_active
+        return is_active and not (self.is_compaction or self.is_aside)
 
     @property
     def last_state(self) -> StopMessageState | None:
@@ -133,13 +140,19 @@ class Continuing:
             return self
         return replace(self, follow_up=replace(self.follow_up, asking=False))
 
+    def reached(self) -> "Continuing":
+        """The provider has begun to answer the follow-up that is awaited, if one is."""
+        if self.follow_up is None:
+            return self
+        return replace(self, follow_up=replace(self.follow_up, reached=True))
+
     def heard(self, messages: Iterable[AnyStreamMessage]) -> "Continuing":
         """These came; anything but a refusal says that the provider has begun to answer."""
         if self.follow_up is None or self.follow_up.reached:
             return self
         if all(isinstance(message, StreamFailed) for message in messages):
             return self
-        return replace(self, follow_up=replace(self.follow_up, reached=True))
+        return self.reached()
 
 
 def continue_or_stop(
@@ -166,6 +179,7 @@ def continue_or_stop(
         text=(choice.text or "") if choice else None,
         can_reenter=settings.is_allowed,
         is_compaction=continuing.is_compaction,
+        is_aside=continuing.is_aside,
         is_connected=continuing.is_connected,
         are_stages_over=choice is not None and choice.text is None,
         single_hop=settings.single_hop,

@@ -9,22 +9,30 @@ tree, and with it the connection to the upstream.
 
 from collections.abc import Sequence
 
+import msgspec
 import trio
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 from starlette.types import Receive, Scope, Send
 
+from midstream.actors.clock import SystemClock
+from midstream.actors.stop_message_book import StopMessageBook, StopMessageSettings
+from midstream.doors.gateway_answer import own_answer, own_stream
 from midstream.doors.gateway_backoff import Windows, window_key
-from midstream.doors.gateway_client import BodyTooLarge, Client, ClientGone
-from midstream.doors.gateway_conversation import GatewayConversation
+from midstream.doors.gateway_client import BodyTooLarge, Client, ClientGone, capped_retry_after
+from midstream.doors.gateway_continuing import RequestContinuation, open_body, without_directives
+from midstream.doors.gateway_conversation import GatewayConversation, asks_for_several
 from midstream.doors.gateway_exchange import Exchange
 from midstream.doors.gateway_protocols import WIRES, give_up, json_object, say
-from midstream.doors.gateway_request import Finished, GatewayRequest, OnFinished
+from midstream.doors.gateway_request import Begun, Finished, GatewayRequest, OnBegun
+from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_sessions import GatewaySessions
 from midstream.doors.gateway_upstream import Answer, Upstream, UpstreamFailed
 from midstream.doors.gateway_wire import Json, Wire
+from midstream.messages.bd_stage import StageTemplatesMissing
 from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.session_identity import identify_session
 from midstream.providers.json_fields import text_of
 
 KEEP_ALIVE_S = 10.0
@@ -39,15 +47,26 @@ class Gateway:
         self,
         upstreams: Sequence[Upstream],
         rules: GatewayRules,
-        on_finished: OnFinished | None = None,
+        on_begun: OnBegun | None = None,
         keep_alive_s: float = KEEP_ALIVE_S,
+        stop_messages: StopMessageBook | None = None,
+        windows: Windows | None = None,
+        response_ids: ResponseIds | None = None,
     ) -> None:
         self._upstreams = upstreams
         self._rules = rules
-        self._on_finished = on_finished
+        self._on_begun = on_begun
+        self._stop_messages = stop_messages or StopMessageBook(SystemClock(), StopMessageSettings())
+        self._own_answers = 0
         self._keep_alive_s = keep_alive_s
         self._sessions = GatewaySessions(rules.cwd, rules.home)
-        self._windows = Windows()
+        self._windows = windows or Windows()
+        self._response_ids = response_ids or ResponseIds()
+
+    async def recall(self) -> None:
+        """Read what an earlier run has kept, before requests come."""
+        await self._windows.recall()
+        await self._response_ids.recall()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -80,15 +99,21 @@ class Gateway:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_leave_with, client, nursery.cancel_scope)
                 if wire is None or body is None:
+                    raw = self._without_directives(path, body, raw)
                     await self._relay_unwatched(client, path, upstream, wire, raw, nursery)
                 else:
-                    request = GatewayRequest(
-                        client, path, upstream, wire, body, raw, self._sessions
-                    )
-                    await self._converse(request, nursery)
+                    await self._watch(client, path, upstream, wire, body, raw, nursery)
                 nursery.cancel_scope.cancel()
         except* OSError:
             pass  # the client went while it was written to
+
+    def _without_directives(self, path: str, body: Json | None, raw: bytes) -> bytes:
+        """What goes to the upstream of a request that only counts or looks at a conversation."""
+        if body is None or not path.startswith(tuple(WIRES)):
+            return raw
+        keep_in_code = self._stop_messages.settings.keep_in_code
+        cleaned = without_directives(body, keep_in_code=keep_in_code)
+        return raw if cleaned is body else msgspec.json.encode(cleaned)
 
     async def _relay_unwatched(
         self,
@@ -116,52 +141,108 @@ class Gateway:
         except UpstreamFailed as error:
             await give_up(client, wire, error.failure)
 
-    async def _converse(self, request: GatewayRequest, nursery: trio.Nursery) -> None:
-        window = window_key(request.upstream.name, request.client)
+    async def _watch(
+        self,
+        client: Client,
+        path: str,
+        upstream: Upstream,
+        wire: Wire,
+        body: Json,
+        raw: bytes,
+        nursery: trio.Nursery,
+    ) -> None:
+        """A request that is watched, from its directives to its record."""
+        window = window_key(upstream.name, client)
         wait_s = self._windows.wait_s(window)
         if wait_s is not None:
-            problem = f"{request.upstream.name} is out of quota; midstream asks again then"
+            problem = f"{upstream.name} is out of quota; midstream asks again then"
             failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
-            retry_after = [(b"retry-after", str(wait_s).encode())]
-            await request.client.answer_json(429, request.wire.error_body(failure), retry_after)
+            said = [(b"retry-after", str(wait_s).encode())]
+            retry_after = capped_retry_after(said, self._rules.retry_after_cap_s)
+            await client.answer_json(429, wire.error_body(failure), retry_after)
             return
+        identity = identify_session(client.shown_headers, body)
+        key = None if identity is None else identity.state_key
+        try:
+            opened = await open_body(self._stop_messages, key, body)
+        except StageTemplatesMissing as error:
+            await say(client, wire, 400, FailureKind.INVALID_REQUEST, str(error))
+            return
+        continuation = RequestContinuation(
+            self._stop_messages, key, opened, lambda: not client.gone
+        )
+        request = GatewayRequest(
+            client,
+            path,
+            upstream,
+            wire,
+            body,
+            raw,
+            self._sessions,
+            self._response_ids.translated(opened.body),
+        )
         exchange = Exchange(
-            request.wire,
+            wire,
             self._rules,
             request.sent_body,
             streams=request.streams,
             recorded=request.recorded,
             turn=request.turn,
             now_s=trio.current_time(),
+            may_continue=continuation.may_continue and not asks_for_several(body),
         )
+        conversation = GatewayConversation(
+            request, exchange, self._rules, self._windows, window, continuation
+        )
+        begun = Begun(
+            upstream=upstream.name,
+            wire=wire,
+            body=body,
+            began_at_s=request.began_at_s,
+            headers=client.shown_headers,
+            stop=conversation.stop,
+        )
+        record = self._on_begun(begun) if self._on_begun is not None else None
         nursery.start_soon(self._keep_alive, request, exchange)
-        conversation = GatewayConversation(request, exchange, self._rules, self._windows, window)
         try:
-            await conversation.run(nursery)
+            if opened.local_answer is None:
+                await conversation.run(nursery)
+            else:
+                await self._answer_locally(request, opened.local_answer)
         finally:
             failure = conversation.failure or exchange.failure
-            if request.client.ended:
-                self._windows.hear(window, conversation.asked_at_s, failure)
             self._sessions.learn(request.session, exchange.reminders, request.turn)
-            await self._report(request, exchange, conversation)
+            with trio.CancelScope(shield=True):
+                if client.ended and exchange.attempts:
+                    lost = exchange.lost or failure
+                    await self._windows.hear(window, conversation.asked_at_s, lost)
+                await self._response_ids.learn(exchange.renamed)
+                await continuation.settle()
+                if record is not None:
+                    await record.tell(continuation.events)
+                    await record.finish(
+                        Finished(
+                            begun=begun,
+                            exchange=exchange,
+                            failure=failure,
+                            gone=not client.ended,
+                            stopped=conversation.is_stopped,
+                            conclusion=continuation.conclusion,
+                            local_answer=opened.local_answer,
+                        )
+                    )
 
-    async def _report(
-        self, request: GatewayRequest, exchange: Exchange, conversation: GatewayConversation
-    ) -> None:
-        if self._on_finished is None:
+    async def _answer_locally(self, request: GatewayRequest, text: str) -> None:
+        """Answer a message that was nothing but directives."""
+        self._own_answers += 1
+        answer_id = f"midstream{self._own_answers:06d}"
+        now_s = self._stop_messages.clock.now_ms() // 1000
+        answer = own_answer(request.wire.format, answer_id, text, request.body, now_s)
+        if not request.streams:
+            await request.client.answer_json(200, answer)
             return
-        finished = Finished(
-            upstream=request.upstream.name,
-            wire=request.wire,
-            body=request.body,
-            exchange=exchange,
-            began_at_s=request.began_at_s,
-            failure=conversation.failure or exchange.failure,
-            gone=not request.client.ended,
-            headers=request.client.shown_headers,
-        )
-        with trio.CancelScope(shield=True):
-            await self._on_finished(finished)
+        stream = own_stream(request.wire.format, answer)
+        await request.client.answer(200, stream, b"text/event-stream; charset=utf-8")
 
     async def _keep_alive(self, request: GatewayRequest, exchange: Exchange) -> None:
         """Let a client hear something while it waits for what is held."""

@@ -34,6 +34,8 @@ _COUNTS = (
     "cache_creation_input_tokens",
 )
 
+_ENDINGS = ("message_delta", "message_stop")
+
 
 class AnthropicReframer:
     """See `Reframer`."""
@@ -88,6 +90,25 @@ class AnthropicReframer:
         self._last_delta = None
         self._stopped = False
         return out
+
+    def without_ending(self, event: SseEvent) -> bytes:
+        kind = (decoded(event) or {}).get("type")
+        return b"" if kind in _ENDINGS else self.reframe(event)
+
+    def follow(self, spent: Usage) -> bytes:
+        return self.cut(spent)
+
+    def end_as(self, event: SseEvent) -> bytes:
+        data = decoded(event) or {}
+        if data.get("type") == "message_delta":
+            self._last_delta = {key: value for key, value in data.items() if key != "usage"}
+        elif data.get("type") == "message_stop":
+            self._stopped = True
+        return b""
+
+    @property
+    def renamed(self) -> tuple[str, str] | None:
+        return None
 
     def reframe(self, event: SseEvent) -> bytes:
         data = decoded(event)

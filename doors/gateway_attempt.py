@@ -20,6 +20,7 @@ from midstream.messages.stream import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from midstream.providers.sse import SseEvent
 
 
 @dataclass(slots=True)
@@ -31,11 +32,14 @@ class Held:
     messages: Sequence[AnyStreamMessage]
     ends: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     calls: list[int] = field(default_factory=list[int])
+    is_ending: bool = False
+    """Whether it is a part of how the message ends, to be kept back until it has to."""
 
 
 class Attempt:
-    """See the module. `heard` is all that was said, `sent` what of it went out, as far as
-    that is kept; `reaches_call` says of which tools a rule may forbid a call."""
+    """See the module. `heard` is all that was said, `sent` what of it went out, and `events`
+    everything that came, both as far as they are kept; `reaches_call` says of which tools a
+    rule may forbid a call."""
 
     def __init__(self, wire: Wire, reaches_call: Callable[[str], bool]) -> None:
         self.frames = FrameReader()
@@ -44,6 +48,8 @@ class Attempt:
         self.queue: deque[Held] = deque()
         self.held_bytes = 0
         self.sent: list[AnyStreamMessage] = []
+        self.events: list[SseEvent] = []
+        self.has_sent = False
         self._reaches_call = reaches_call
         self._chars: dict[int, int] = {}
         self._open_calls: set[int] = set()
@@ -97,6 +103,8 @@ class Attempt:
                 pass
 
     def _is_free(self, held: Held, held_from: Callable[[int], int | None]) -> bool:
+        if held.is_ending and self.decoder.stopping:
+            return False
         for index in held.calls:
             if index in self._open_calls:
                 return False

@@ -36,6 +36,8 @@ class ChatReframer:
     def __init__(self) -> None:
         self._first: Json | None = None
         self._has_role = False
+        self._has_text = False
+        self._wants_break = False
         self._calls = 0
         self._earlier_calls = 0
         self._earlier: dict[str, int] = {}
@@ -53,6 +55,41 @@ class ChatReframer:
         self._earlier = added(self._earlier, counts)
         self._earlier_calls = self._calls
         return b""
+
+    def without_ending(self, event: SseEvent) -> bytes:
+        data = decoded(event)
+        if data is None:
+            return b""
+        choices = [
+            {**object_of(choice), "finish_reason": None} for choice in list_of(data.get("choices"))
+        ]
+        said = [choice for choice in choices if _says_something(choice)]
+        if not said:
+            return b""
+        rest = {key: value for key, value in data.items() if key != "usage"}
+        return self.reframe(_changed(event, {**rest, "choices": said}))
+
+    def follow(self, spent: Usage) -> bytes:
+        self._wants_break = self._has_text
+        return self.cut(spent)
+
+    def end_as(self, event: SseEvent) -> bytes:
+        data = decoded(event)
+        if data is None:
+            return raw(event)
+        choices: list[Json] = [
+            {**object_of(choice), "delta": {}} for choice in list_of(data.get("choices"))
+        ]
+        usage = {
+            key: 0 if isinstance(count, int) else count
+            for key, count in object_of(data.get("usage")).items()
+        }
+        counted = {"usage": usage} if usage else {}
+        return self.reframe(_changed(event, {**data, **counted, "choices": choices}))
+
+    @property
+    def renamed(self) -> tuple[str, str] | None:
+        return None
 
     def reframe(self, event: SseEvent) -> bytes:
         data = decoded(event)
@@ -78,6 +115,10 @@ class ChatReframer:
         delta = dict(object_of(choice.get("delta")))
         if self._has_role:
             delta.pop("role", None)
+        if self._wants_break and isinstance(delta.get("content"), str) and delta["content"]:
+            # The replies would run into each other: here a message is one text.
+            delta["content"] = f"\n\n{delta['content']}"
+            self._wants_break = False
         if delta.get("tool_calls"):
             delta["tool_calls"] = [
                 {**call, "index": call.get("index", 0) + self._earlier_calls}
@@ -94,6 +135,7 @@ class ChatReframer:
         for choice in map(object_of, list_of(data.get("choices"))):
             delta = object_of(choice.get("delta"))
             self._has_role |= bool(delta.get("role"))
+            self._has_text |= bool(delta.get("content"))
             for call in map(object_of, list_of(delta.get("tool_calls"))):
                 self._calls = max(self._calls, call.get("index", 0) + 1)
 
@@ -205,6 +247,15 @@ class ChatWire:
 
     def error_body(self, failure: ProviderFailure) -> Json:
         return {"error": openai_error(failure)}
+
+
+def _says_something(choice: Json) -> bool:
+    delta = object_of(choice.get("delta"))
+    return any(value for key, value in delta.items() if key != "role")
+
+
+def _changed(event: SseEvent, data: Json) -> SseEvent:
+    return SseEvent(event.name, msgspec.json.encode(data))
 
 
 def _numbered(message: Json) -> Json:

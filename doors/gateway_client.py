@@ -44,6 +44,8 @@ class Client:
         self._turn = trio.Lock()
         self.started = False
         self.ended = False
+        self.gone = False
+        """Whether the client has closed its connection, as far as was noticed."""
         self.sent_at_s = trio.current_time()
 
     def header(self, name: bytes) -> str:
@@ -78,6 +80,7 @@ class Client:
         """Return when the client has closed its connection."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self.gone = True
 
     async def start(self, status: int, headers: Headers) -> None:
         """The head of the answer."""
@@ -122,3 +125,18 @@ class Client:
             await self._send(message)
         finally:
             self._turn.release()
+
+def capped_retry_after(headers: Headers, cap_s: int | None) -> Headers:
+    """The headers with no longer `retry-after` than `cap_s` seconds. A date is left alone."""
+    if cap_s is None:
+        return headers
+    units = {b"retry-after": 1, b"retry-after-ms": 1000}
+    return [(name, _at_most(value, cap_s * units.get(name, 0))) for name, value in headers]
+
+
+def _at_most(value: bytes, limit: int) -> bytes:
+    try:
+        longer = limit and float(value) > limit
+    except ValueError:
+        return value
+    return str(limit).encode() if longer else value

@@ -4,17 +4,27 @@ One task sends each attempt, reads it and writes the client; what goes out, what
 what is tried again, `gateway_exchange.py` decides.
 """
 
+import math
+
 import msgspec
 import trio
 
+from midstream.actors.turn_phases import FinishedReply
 from midstream.doors.gateway_backoff import WindowKey, Windows
+from midstream.doors.gateway_client import capped_retry_after
+from midstream.doors.gateway_continuing import RequestContinuation
 from midstream.doors.gateway_exchange import Exchange, Phase
 from midstream.doors.gateway_protocols import give_up, json_object, say
 from midstream.doors.gateway_request import GatewayRequest
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Answer, UpstreamFailed
 from midstream.doors.gateway_wire import Json, protocol_failure
+from midstream.messages.conversation import UserItem
 from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.follow_up import follow_up_body
+from midstream.messages.follow_up_outcome import EMPTY_FOLLOW_UP, Action
+from midstream.messages.settle import Ending, Outcome, settle
+from midstream.messages.wire_body import newest_user_texts
 from midstream.providers.failures import classify_response
 from midstream.providers.sse import SseReader
 
@@ -33,8 +43,11 @@ class GatewayConversation:
         rules: GatewayRules,
         windows: Windows,
         window: WindowKey,
+        continuation: RequestContinuation,
     ) -> None:
         self._request = request
+        self._continuation = continuation
+        self._said = "\n".join(newest_user_texts(request.sent_body))
         self._windows = windows
         self._window = window
         self.asked_at_s = request.began_at_s
@@ -43,7 +56,9 @@ class GatewayConversation:
         self._wire = request.wire
         self._exchange = exchange
         self._rules = rules
-        self._assembles = not request.streams and exchange.may_interrupt
+        self._assembles = not request.streams and exchange.may_go_on
+        self._scope = trio.CancelScope()
+        self._stopped: str | None = None
         self._events = SseReader()
         self._assembler = request.wire.assembler()
         self._head: list[tuple[bytes, bytes]] = []
@@ -53,27 +68,114 @@ class GatewayConversation:
         """Answer the client, with as many attempts as it takes; `nursery` is for the tasks
         that read them."""
         request, exchange = self._request, self._exchange
-        if exchange.may_interrupt and _asks_for_several(request.body):
+        if exchange.may_interrupt and asks_for_several(request.body):
             problem = "midstream watches one choice; ask for n=1"
             await say(self._client, self._wire, 400, FailureKind.INVALID_REQUEST, problem)
             return
-        raw = request.raw
-        if self._assembles:
-            raw = msgspec.json.encode(self._wire.streaming(request.sent_body))
-        while True:
-            exchange.begin()
-            await self._attempt(nursery, raw)
-            if exchange.phase is not Phase.CUT:
-                break
-            await trio.sleep(self._rules.retry_delay_s)
-            await self._wait_for_quota()
-            closing, body = exchange.retry(trio.current_time())
-            await self._write(closing)
-            if body is None:
-                break
-            body = self._wire.streaming(body) if self._assembles else body
-            raw = msgspec.json.encode(body)
+        with self._scope:
+            body: Json | None = request.sent_body
+            while body is not None:
+                exchange.begin()
+                await self._attempt(nursery, self._raw(body))
+                body = await self._next()
+        if self._stopped is not None and not self._client.ended:
+            failure = ProviderFailure(FailureKind.INVALID_REQUEST, self._stopped)
+            await self._write(exchange.give_up(failure))
         await self._conclude()
+
+    def stop(self, reason: str | None) -> None:
+        """Somebody wants this to end. The connection to the upstream is closed, and the
+        client is told."""
+        self._stopped = reason or "this request was cancelled"
+        self._scope.cancel()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped is not None
+
+    def _raw(self, body: Json) -> bytes:
+        """A request as it is sent; the client's own bytes where nothing has to change."""
+        if self._assembles:
+            return msgspec.json.encode(self._wire.streaming(body))
+        if body is self._request.sent_body:
+            return self._request.raw
+        return msgspec.json.encode(body)
+
+    # --- what follows an attempt
+
+    async def _next(self) -> Json | None:
+        """What is to be asked next; None if the client has its answer."""
+        exchange = self._exchange
+        match exchange.phase:
+            case Phase.CUT:
+                await trio.sleep(self._rules.retry_delay_s)
+                await self._wait_for_quota()
+                closing, body = exchange.retry(trio.current_time())
+                await self._write(closing)
+                return body
+            case Phase.COMPLETE:
+                return await self._after_reply()
+            case Phase.LOST:
+                return await self._after_bad(exchange.lost)
+            case _:
+                return None
+
+    async def _after_reply(self) -> Json | None:
+        exchange, continuation = self._exchange, self._continuation
+        partial = exchange.outcome
+        reply = FinishedReply(
+            context=(UserItem(self._said),),
+            items=settle(partial, Outcome(Ending.FINISHED), self._wire.format),
+            stop_reason=partial.stop_reason,
+            now_s=trio.current_time(),
+            now_ms=continuation.now_ms,
+        )
+        if continuation.awaits_follow_up and reply.is_empty:
+            return await self._after_bad(None)
+        document = exchange.reply()
+        decision = await continuation.after_reply(
+            reply,
+            exchange.attempts,
+            can_follow=self._following(document, "...") is not None,
+            spent=exchange.spent_budget(trio.current_time()),
+        )
+        if decision is None:
+            await self._write(exchange.conclude())
+            return None
+        body = self._following(document, decision.text, decision.warning)
+        assert body is not None
+        self._said = decision.text
+        closing, body = exchange.follow_up(body)
+        await self._write(closing)
+        return body
+
+    def _following(
+        self, document: Json | None, text: str, warning: str | None = None
+    ) -> Json | None:
+        """The request that goes on behind the reply in `document`; None without a way to."""
+        if document is None:
+            return None
+        request = self._exchange.request
+        return follow_up_body(request, document, text, stream=True, warning=warning)
+
+    async def _after_bad(self, failure: ProviderFailure | None) -> Json | None:
+        """A follow-up has failed, or came back empty."""
+        exchange = self._exchange
+        spent = exchange.spent_budget(trio.current_time())
+        verdict = await self._continuation.after_bad(
+            failure,
+            exchange.outcome.stop_reason,
+            may_repeat=spent is None and (failure is None or not exchange.has_sent),
+        )
+        if verdict.action is Action.RETRY:
+            closing, body = exchange.again()
+            await self._write(closing)
+            return body
+        if verdict.action is Action.KEEP_LAST:
+            await self._write(exchange.keep_last())
+        else:
+            await self._write(exchange.give_up(verdict.failure or EMPTY_FOLLOW_UP))
+        return None
 
     async def _wait_for_quota(self) -> None:
         """Another request with this key may have been told meanwhile that the quota is spent.
@@ -87,15 +189,31 @@ class GatewayConversation:
 
     async def _attempt(self, nursery: trio.Nursery, raw: bytes) -> None:
         """One upstream answer. When this returns its connection is closed."""
+        continuation = self._continuation
+        if continuation.awaits_follow_up and self._windows.wait_s(self._window) is not None:
+            problem = "the quota is spent, as another request was told"
+            failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
+            await self._write(self._exchange.fail(failure))
+            return
+        with trio.move_on_after(continuation.deadline_s or math.inf) as limit:
+            await self._ask(nursery, raw)
+        if limit.cancelled_caught:
+            problem = f"the continuation took longer than {continuation.deadline_s:g} s"
+            await self._write(self._exchange.fail(ProviderFailure(FailureKind.TIMEOUT, problem)))
+
+    async def _ask(self, nursery: trio.Nursery, raw: bytes) -> None:
         self.asked_at_s = trio.current_time()
         request, exchange = self._request, self._exchange
         headers = request.upstream.request_headers(self._client.headers)
+        self._continuation.asked()
         try:
             opened = request.upstream.open(nursery, "POST", request.url, headers, raw)
             async with opened as answer:
                 if _is_stream(answer):
+                    self._continuation.heard()
                     await self._follow(answer)
                 elif answer.status == 200:
+                    self._continuation.heard()
                     await self._take_whole(answer)
                 else:
                     await self._pass_refusal(answer)
@@ -122,7 +240,7 @@ class GatewayConversation:
         """The upstream answered with one document."""
         body = await answer.read_all(WHOLE_LIMIT_BYTES)
         document = json_object(body)
-        if document is None or self._client.started:
+        if document is None or self._client.started or self._continuation.awaits_follow_up:
             problem = "the upstream answered with a document that cannot be watched"
             await self._write(self._exchange.fail(protocol_failure(problem)))
             return
@@ -138,7 +256,8 @@ class GatewayConversation:
             body = await answer.read_all(WHOLE_LIMIT_BYTES)
             self.failure = _refusal(answer, body)
             self._exchange.fail(self.failure)
-            await self._client.start(answer.status, answer.headers)
+            head = capped_retry_after(answer.headers, self._rules.retry_after_cap_s)
+            await self._client.start(answer.status, head)
             await self._client.send(body)
             await self._client.end()
             return
@@ -179,7 +298,8 @@ def _is_stream(answer: Answer) -> bool:
     return answer.status == 200 and "json" not in kind and "html" not in kind
 
 
-def _asks_for_several(body: Json) -> bool:
+def asks_for_several(body: Json) -> bool:
+    """Whether a request wants several answers at once."""
     wanted = body.get("n")
     return isinstance(wanted, int) and wanted > 1
 

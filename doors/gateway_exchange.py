@@ -12,18 +12,20 @@ section 4, `safe`):
   and is written on in the same message.
 - With no rule close to matching, nothing is held; rules that only observe never hold.
 
+- A reply that may be continued keeps its ending back until that is decided, and a follow-up
+  that fails costs the client nothing that it has.
+
     STREAMING ──cut──▶ CUT ──retry──▶ STREAMING ... ──end, fail──▶ OVER
+        └──end──▶ COMPLETE ──follow_up──▶ STREAMING ... ──fail──▶ LOST
 """
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-import msgspec
-
-from midstream.actors.turn_settings import OnExhausted
 from midstream.doors.gateway_attempt import Attempt, Held
 from midstream.doors.gateway_message import ClientMessage
 from midstream.doors.gateway_rules import GatewayRules
+from midstream.doors.gateway_verdicts import Verdicts
 from midstream.doors.gateway_wire import CALL_RUNS_LATER, Json, Wire, protocol_failure
 from midstream.doors.sse_frames import Frame
 from midstream.messages.accumulate import Accumulator, PartialTranscript, StreamState
@@ -37,14 +39,11 @@ from midstream.messages.stream import (
     ToolCallFinished,
 )
 from midstream.messages.usage import Usage
-from midstream.messages.verdict import Verdict, VerdictAction
+from midstream.messages.verdict import Verdict
+from midstream.providers.sse import SseEvent
 from midstream.rules.finding import Match
-from midstream.rules.policy import PolicyState, decide, next_attempt
 from midstream.rules.reminder import render
-from midstream.rules.rule import Source
 from midstream.rules.watch import Watch
-
-_REMINDING = (VerdictAction.FOLD, VerdictAction.DEFER)
 
 
 class Phase(Enum):
@@ -53,6 +52,11 @@ class Phase(Enum):
     STREAMING = "streaming"
     CUT = "cut"
     """The upstream is to be closed; `retry` says what comes next."""
+    COMPLETE = "complete"
+    """The reply is complete; `conclude` or `follow_up`, or for a follow-up that came back
+    empty `again` or `keep_last`, says what comes next."""
+    LOST = "lost"
+    """A follow-up failed, as `lost` says: `again`, `keep_last` or `give_up`."""
     OVER = "over"
 
 
@@ -62,7 +66,10 @@ class Exchange:
     `body` is the client's request. `streams` says whether the client reads a stream; one
     that waits for the whole answer gets nothing of an attempt that is cut. `recorded` are
     the rules whose reminders are in the body, with the turn of each; `now_s` is any clock.
-    `reminders` are the verdicts of the last attempt that the model is still to be told of.
+    With `may_continue` a reply that is complete is asked about before its ending goes out.
+
+    `attempts` counts the streams that were asked for, `retries` those that followed one
+    which a rule had cut, and `follow_ups` the continuations.
     """
 
     def __init__(
@@ -75,41 +82,41 @@ class Exchange:
         recorded: Mapping[str, int],
         turn: int,
         now_s: float,
+        may_continue: bool = False,
     ) -> None:
         self._wire = wire
         self._rules = rules
         self._body = body
         self._streams = streams
-        self._recorded = recorded
-        self._turn = turn
+        self._may_continue = may_continue
+        self._verdicts = Verdicts(rules, recorded, turn)
         self._began_at_s = now_s
         self._watch = Watch(
             rules.rule_set, rules.new_arguments, rules.passage_cap_chars, holds=rules.interrupts
         )
         self._may_interrupt = rules.may_interrupt
-        self._policy = PolicyState()
         self._restarts = 0
         self._context: list[AnyItem] = []
-        self._violations: tuple[Verdict, ...] = ()
         self._usage: Usage | None = None
-        self._message = ClientMessage(wire, may_be_cut=self._may_interrupt)
+        self._message = ClientMessage(wire, may_be_cut=self._may_interrupt or may_continue)
+        self._last_ending: list[SseEvent] | None = None
         self._attempt = Attempt(wire, rules.reaches_call)
         self.attempts = 0
+        self.retries = 0
+        self.follow_ups = 0
         self.phase = Phase.STREAMING
         self.failure: ProviderFailure | None = None
+        self.lost: ProviderFailure | None = None
         self.capped: str | None = None
-        self.verdicts: list[Verdict] = []
-        self.reminders: list[Verdict] = []
 
     # --- one attempt
 
     def begin(self) -> None:
         """A stream begins. `attempts` counts them."""
         self.attempts += 1
-        self.reminders = []
         self._attempt = Attempt(self._wire, self._rules.reaches_call)
         self._watch.begin()
-        self._policy = next_attempt(self._policy, self._recorded)
+        self._verdicts.begin()
         self.phase = Phase.STREAMING
 
     def feed(self, data: bytes) -> bytes:
@@ -146,8 +153,10 @@ class Exchange:
         if self.failure is not None and attempt.queue:
             out.append(self.fail(self.failure))
             return b"".join(out)
-        for held in attempt.rest():
-            self._send(held, out)
+        if self._may_continue and attempt.heard.state is StreamState.FINISHED:
+            self.phase = Phase.COMPLETE
+            return b"".join(out)
+        self._release_all(out)
         self._finish(out)
         return b"".join(out)
 
@@ -168,13 +177,20 @@ class Exchange:
         What is held is not known to be clean and never goes out. A stream that had its
         terminal event is finished all the same.
         """
-        if self.phase is Phase.OVER:
+        if self.phase in (Phase.OVER, Phase.LOST):
             return b""
         failed = self._attempt.heard.state is StreamState.FAILED
         if self.phase is Phase.STREAMING and self._attempt.decoder.ending and not failed:
             return self.end()
         self._attempt.drop_held()
+        if self._last_ending is not None:
+            self.lost = failure
+            self.phase = Phase.LOST
+            return b""
         self._count()
+        return self._say_failed(failure)
+
+    def _say_failed(self, failure: ProviderFailure) -> bytes:
         self.failure = failure
         self.phase = Phase.OVER
         return self._message.fail(failure) if self._streams else b""
@@ -189,9 +205,30 @@ class Exchange:
         return self._may_interrupt
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether the client's message may become longer than one answer of the upstream."""
+        return self._may_interrupt or self._may_continue
+
+    @property
     def holding(self) -> bool:
         """Whether the client waits while the model speaks, or while it is asked again."""
-        return self.phase is Phase.CUT or bool(self._attempt.queue)
+        is_asked_again = self.attempts > 1 and not self._attempt.has_sent
+        return self.phase is not Phase.STREAMING or bool(self._attempt.queue) or is_asked_again
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What was decided about all matches."""
+        return self._verdicts.all
+
+    @property
+    def verdict_attempts(self) -> list[int]:
+        """For each of the verdicts the number of its attempt, counted from 1."""
+        return self._verdicts.attempts
+
+    @property
+    def reminders(self) -> list[Verdict]:
+        """The verdicts of the last attempt that the model is still to be told of."""
+        return self._verdicts.reminders
 
     @property
     def usage(self) -> Usage:
@@ -215,23 +252,29 @@ class Exchange:
         that the client has, and the next request; None if the budget is spent."""
         assert self.phase is Phase.CUT
         spent = self._count()
-        why = self._draw_on_budget(now_s)
+        why = self.spent_budget(now_s)
         if why is not None:
-            return self._cap(why), None
+            return self._cap(why, spent), None
         delivered = self._delivered()
         reminder = ReminderItem(
             render(
-                self._violations,
+                self._verdicts.violations,
                 cwd=self._rules.cwd,
                 home=self._rules.home,
                 delivered=self.output if self._streams else "",
             ),
-            tuple(dict.fromkeys(verdict.rule for verdict in self._violations)),
+            tuple(dict.fromkeys(verdict.rule for verdict in self._verdicts.violations)),
         )
         self._context += [*delivered, reminder]
         closing = self._message.cut(spent)
         self._restarts += 1
-        return closing, self._wire.continued(self._body, self._context)
+        self.retries += 1
+        return closing, self.request
+
+    @property
+    def request(self) -> Json:
+        """The request as it is sent now, with what the attempts that were cut have added."""
+        return self._wire.continued(self._body, self._context) if self._context else self._body
 
     def _delivered(self) -> tuple[AnyItem, ...]:
         """What the client has of the attempt that was cut, as items of the conversation."""
@@ -242,7 +285,8 @@ class Exchange:
         tools = {call.call_id: going_on for call in partial.calls}
         return settle(partial, Outcome(Ending.STEERED, tools), self._wire.format)
 
-    def _draw_on_budget(self, now_s: float) -> str | None:
+    def spent_budget(self, now_s: float) -> str | None:
+        """Why nothing more may be started for this request; None if something may."""
         budget = self._rules.budget
         if self._restarts >= budget.max_restarts:
             return f"{self.attempts} attempts were made for this request"
@@ -252,6 +296,84 @@ class Exchange:
         if limit is not None and (self.usage.output_tokens or 0) >= limit:
             return f"{self.usage.output_tokens} output tokens were spent on this request"
         return None
+
+    # --- a reply that is complete, and the one that follows it
+
+    def reply(self) -> Json | None:
+        """The complete reply as one document of the protocol."""
+        assembler = self._wire.assembler()
+        for event in self._attempt.events:
+            assembler.take(event)
+        return assembler.answer()
+
+    def conclude(self) -> bytes:
+        """Nothing follows: the ending of the reply."""
+        assert self.phase is Phase.COMPLETE
+        out: list[bytes] = []
+        self._release_all(out)
+        self._finish(out)
+        return b"".join(out)
+
+    def follow_up(self, body: Json) -> tuple[bytes, Json]:
+        """Another reply follows in the same message, and `body` asks for it: the rest of
+        this one without its ending, and the request."""
+        assert self.phase is Phase.COMPLETE
+        out: list[bytes] = []
+        ending: list[SseEvent] = []
+        for held in self._attempt.rest():
+            if not held.is_ending:
+                self._send(held, out)
+            elif held.frame.event is not None:
+                ending.append(held.frame.event)
+        out.append(self._message.follow(ending, self._count()))
+        self._last_ending = ending
+        self._body, self._context = self._reminded(body), []
+        self._restarts += 1
+        self.follow_ups += 1
+        self._verdicts.turn += 1
+        return b"".join(out), self._body
+
+    def again(self) -> tuple[bytes, Json]:
+        """The follow-up was lost, or its reply is empty: the same request once more."""
+        self._restarts += 1
+        self.lost = None
+        return self._message.cut(self._count()), self.request
+
+    def keep_last(self) -> bytes:
+        """The follow-up was lost, or its reply is empty: end with the reply before it."""
+        return self._keep_last(self._count())
+
+    def give_up(self, failure: ProviderFailure) -> bytes:
+        """Nothing came of the reply or its follow-up, or somebody has stopped it."""
+        self._attempt.drop_held()
+        self._count()
+        return self._say_failed(failure)
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether anything of the last attempt went out."""
+        return self._attempt.has_sent
+
+    @property
+    def renamed(self) -> tuple[str, str] | None:
+        """See `Reframer`."""
+        return self._message.renamed
+
+    def _keep_last(self, spent: Usage) -> bytes:
+        assert self._last_ending is not None
+        self._attempt.drop_held()
+        self.failure = None
+        self.phase = Phase.OVER
+        return self._message.cut(spent) + self._message.end_as(self._last_ending)
+
+    def _reminded(self, body: Json) -> Json:
+        """The body with what rules have to say of the reply that it follows."""
+        verdicts = self._verdicts.reminders
+        if not verdicts:
+            return body
+        text = render(verdicts, cwd=self._rules.cwd, home=self._rules.home)
+        rules = tuple(dict.fromkeys(verdict.rule for verdict in verdicts))
+        return self._wire.continued(body, [ReminderItem(text, rules, interrupted=False)])
 
     # --- frames
 
@@ -268,10 +390,14 @@ class Exchange:
             messages = writer.take()
         else:
             messages = []
-        if not messages:
-            self._offer(Held(frame, ()), out)
-            return
-        self._judge(messages, out, attempt.hold(frame, messages))
+        held = attempt.hold(frame, messages)
+        if self._may_continue and frame.event is not None:
+            attempt.events.append(frame.event)
+            held.is_ending = attempt.decoder.stopping
+        if messages:
+            self._judge(messages, out, held)
+        else:
+            self._offer(held, out)
 
     def _judge(
         self, messages: Sequence[AnyStreamMessage], out: list[bytes], held: Held | None = None
@@ -287,7 +413,7 @@ class Exchange:
             if isinstance(message, ToolCallFinished):
                 attempt.close_call(message)
             elif isinstance(message, StreamFailed):
-                if held is None or attempt.queue:
+                if held is None or attempt.queue or self._last_ending is not None:
                     # The upstream's own words may repeat what is held.
                     out.append(self.fail(message.failure))
                     return
@@ -297,41 +423,21 @@ class Exchange:
 
     def _obey(self, matches: Sequence[Match], out: list[bytes]) -> bool:
         """Decide about the matches; whether the attempt is over for them."""
-        # What goes out here cannot be taken back, and the reminder of an earlier request is
-        # not in the client's conversation: a rule that may cut does so until its retries
-        # are spent, whatever its repeat policy.
-        cutting = {m.rule.name for m in matches if self._rules.interrupts(m.rule, m.source)}
-        recorded = {n: t for n, t in self._recorded.items() if n not in cutting}
-        state = msgspec.structs.replace(self._policy, recorded=recorded)
-        self._policy, verdicts = decide(state, self._rules.policy, matches, self._turn)
-        self.verdicts += verdicts
-        self.reminders += [v for v in verdicts if v.action in _REMINDING]
-        violations = tuple(
-            verdict
-            for verdict in verdicts
-            if verdict.action in (VerdictAction.INTERRUPT, VerdictAction.RIDE_ALONG)
-        )
-        if violations:
-            self._violations = violations
+        spent = self._verdicts.decide(matches)
+        if self._verdicts.violations:
             self._attempt.drop_held()
             self.phase = Phase.CUT
             return True
-        spent = next((verdict for verdict in verdicts if self._ends_for(verdict)), None)
         if spent is None:
             return False
         self._attempt.drop_held()
-        self._count()
-        out.append(self._cap(f"{spent.rule}: {spent.reason}"))
+        out.append(self._cap(f"{spent.rule}: {spent.reason}", self._count()))
         return True
 
-    def _ends_for(self, verdict: Verdict) -> bool:
-        """Whether the answer ends here: a call that breaks a rule must not be run."""
-        return verdict.action is VerdictAction.EXHAUSTED and (
-            verdict.source == Source.TOOL or self._rules.on_exhausted is OnExhausted.FAIL
-        )
-
-    def _cap(self, why: str) -> bytes:
+    def _cap(self, why: str, spent: Usage) -> bytes:
         self.capped = why
+        if self._last_ending is not None:
+            return self._keep_last(spent)
         self.failure = ProviderFailure(FailureKind.INVALID_REQUEST, f"midstream ended this: {why}")
         self.phase = Phase.OVER
         return self._message.fail(self.failure) if self._streams else b""
@@ -352,9 +458,14 @@ class Exchange:
             out.append(self.fail(ProviderFailure(FailureKind.SERVER, problem)))
 
     def _send(self, held: Held, out: list[bytes]) -> None:
+        self._attempt.has_sent |= bool(held.messages)
         if self._may_interrupt:
             self._attempt.sent.extend(held.messages)
         out.append(self._message.send(held.frame, held.messages))
+
+    def _release_all(self, out: list[bytes]) -> None:
+        for held in self._attempt.rest():
+            self._send(held, out)
 
     def _finish(self, out: list[bytes]) -> None:
         out.append(self._message.finish())

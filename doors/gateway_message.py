@@ -53,6 +53,22 @@ class ClientMessage:
         """Close what is open of an attempt that cost `spent`; another one follows."""
         return self._known_reframer().cut(spent)
 
+    def follow(self, ending: Sequence[SseEvent], spent: Usage) -> bytes:
+        """Leave out the `ending` of a reply that cost `spent`: another one follows."""
+        reframer = self._known_reframer()
+        said = b"".join(reframer.without_ending(event) for event in ending)
+        return said + reframer.follow(spent)
+
+    def end_as(self, ending: Sequence[SseEvent]) -> bytes:
+        """End the message with the ending of a reply that was followed by another."""
+        reframer = self._known_reframer()
+        return b"".join(reframer.end_as(event) for event in ending) + reframer.finish()
+
+    @property
+    def renamed(self) -> tuple[str, str] | None:
+        """See `Reframer`."""
+        return self._reframer.renamed if self._reframer is not None else None
+
     def finish(self) -> bytes:
         """What ends the message after the last frame."""
         return self._reframer.finish() if self._reframer is not None else b""

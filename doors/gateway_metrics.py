@@ -29,6 +29,12 @@ class GatewayMetrics:
             ("upstream",),
             registry=self.registry,
         )
+        self._follow_ups = Counter(
+            "midstream_gateway_follow_ups",
+            "Automatic continuations of replies that had stopped.",
+            ("upstream",),
+            registry=self.registry,
+        )
         self._verdicts = Counter(
             "midstream_gateway_verdicts",
             "What was done about matches of rules.",
@@ -44,9 +50,10 @@ class GatewayMetrics:
 
     def count(self, finished: Finished) -> None:
         """A request is over."""
-        exchange, upstream = finished.exchange, finished.upstream
-        self._requests.labels(upstream, finished.wire.format, finished.status.value).inc()
-        self._retries.labels(upstream).inc(max(0, exchange.attempts - 1))
+        exchange, upstream = finished.exchange, finished.begun.upstream
+        self._requests.labels(upstream, finished.begun.wire.format, finished.status.value).inc()
+        self._retries.labels(upstream).inc(exchange.retries)
+        self._follow_ups.labels(upstream).inc(exchange.follow_ups)
         for verdict in exchange.verdicts:
             self._verdicts.labels(verdict.rule, verdict.action.value).inc()
         self._tokens.labels(upstream, "input").inc(exchange.usage.input_tokens or 0)

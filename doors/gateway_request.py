@@ -1,17 +1,20 @@
 """A watched request as the gateway got it, and what became of it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import trio
 
+from midstream.actors.turn_phases import Conclusion
 from midstream.doors.gateway_anthropic import without_unsigned_thinking
 from midstream.doors.gateway_client import Client
 from midstream.doors.gateway_exchange import Exchange
 from midstream.doors.gateway_sessions import GatewaySessions, session_key
 from midstream.doors.gateway_upstream import Upstream
 from midstream.doors.gateway_wire import Json, Wire
+from midstream.messages.events import AnyEvent
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.record import SessionStatus
 from midstream.messages.wire_body import messages_key
@@ -25,7 +28,8 @@ _RECORDED = {
 
 
 class GatewayRequest:
-    """A watched request as it came, and as it goes on."""
+    """A watched request as it came, and as it goes on. `body` and `raw` are the client's,
+    `asked` is the same without its directives."""
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class GatewayRequest:
         body: Json,
         raw: bytes,
         sessions: GatewaySessions,
+        asked: Json,
     ) -> None:
         self.client = client
         self.path = path
@@ -45,7 +50,7 @@ class GatewayRequest:
         self.began_at_s = trio.current_time()
         self.streams = bool(body.get("stream"))
         self.session = session_key(client.shown_headers, body)
-        self.sent_body, self.recorded = sessions.prepare(wire, self.session, body)
+        self.sent_body, self.recorded = sessions.prepare(wire, self.session, asked)
         if wire.format == "anthropic":
             self.sent_body = without_unsigned_thinking(self.sent_body)
         self.raw = raw if self.sent_body is body else msgspec.json.encode(self.sent_body)
@@ -59,30 +64,64 @@ class GatewayRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """What became of one watched request. `failure` is why it failed, if it did; `gone`
-    that the client left."""
+class Begun:
+    """A watched request has begun. `stop` ends it, for a reason that its client is told."""
 
     upstream: str
     wire: Wire
     body: Json
-    exchange: Exchange
     began_at_s: float
-    failure: ProviderFailure | None
-    gone: bool
     headers: Mapping[str, str]
     """The client's, without those that hold a key."""
+    stop: Callable[[str | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What became of one watched request. `failure` is why it failed, if it did; `gone`
+    that the client left, `stopped` that somebody else ended it."""
+
+    begun: Begun
+    exchange: Exchange
+    failure: ProviderFailure | None
+    gone: bool
+    stopped: bool = False
+    conclusion: Conclusion | None = None
+    """How auto-continue ended, where it did."""
+    local_answer: str | None = None
+    """What was answered without asking the upstream."""
 
     @property
     def status(self) -> SessionStatus:
         """How it ended, as records have it."""
-        if self.gone:
+        if self.gone or self.stopped:
             return SessionStatus.CANCELLED
         if self.exchange.capped is not None:
             return SessionStatus.CAPPED
+        if self.failure is None and self.conclusion is not None:
+            return self.conclusion.status
         if self.failure is None:
             return SessionStatus.COMPLETED
         return _RECORDED.get(self.failure.kind, SessionStatus.FAILED)
 
+    @property
+    def reason(self) -> str | None:
+        """Why, for people."""
+        if self.exchange.capped is not None:
+            return self.exchange.capped
+        if self.failure is not None:
+            return self.failure.message
+        return self.conclusion.reason if self.conclusion is not None else None
 
-OnFinished = Callable[[Finished], Awaitable[None]]
+
+class RequestRecord(Protocol):
+    """What is kept of one request while it runs, and when it is over."""
+
+    async def tell(self, events: Sequence[AnyEvent]) -> None:
+        """These things have happened in it."""
+        ...
+
+    async def finish(self, finished: Finished) -> None: ...
+
+
+OnBegun = Callable[[Begun], RequestRecord]

@@ -60,6 +60,7 @@ class ResponsesReframer:
         self._earlier_ids: set[str] = set()
         self._renamed: dict[str, str] = {}
         self._earlier: dict[str, int] = {}
+        self._latest_id: str | None = None
 
     def note(self, event: SseEvent) -> None:
         data = decoded(event)
@@ -79,12 +80,42 @@ class ResponsesReframer:
         self._earlier = added(self._earlier, counts)
         return out
 
+    def without_ending(self, event: SseEvent) -> bytes:
+        data = decoded(event)
+        if data is None or data.get("type") in _ENDINGS:
+            return b""
+        return self.reframe(event)
+
+    def follow(self, spent: Usage) -> bytes:
+        return self.cut(spent)
+
+    def end_as(self, event: SseEvent) -> bytes:
+        data = decoded(event)
+        if data is None:
+            return raw(event)
+        response = object_of(data.get("response"))
+        usage = {
+            key: 0 if isinstance(count, int) else count
+            for key, count in object_of(response.get("usage")).items()
+        }
+        alone: Json = {**data, "response": {**response, "output": [], "usage": usage or None}}
+        return self.reframe(SseEvent(event.name, msgspec.json.encode(alone)))
+
+    @property
+    def renamed(self) -> tuple[str, str] | None:
+        known = self._response.get("id")
+        if not isinstance(known, str) or self._latest_id in (None, known):
+            return None
+        return known, str(self._latest_id)
+
     def reframe(self, event: SseEvent) -> bytes:
         known = decoded(event)
         if known is None:
             return raw(event)
         data: Json = known
         kind = str(data.get("type", event.name))
+        if isinstance(its_id := object_of(data.get("response")).get("id"), str):
+            self._latest_id = its_id
         if kind in _OPENINGS and self._response:
             return b""
         if isinstance(index := data.get("output_index"), int):

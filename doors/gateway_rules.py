@@ -30,6 +30,7 @@ class GatewayRules:
     passage_cap_chars: int = PASSAGE_CAP_CHARS
     on_exhausted: OnExhausted = OnExhausted.DELIVER
     retry_delay_s: float = 0.05
+    retry_after_cap_s: int | None = None
     cwd: str = ""
     home: str = ""
     hold_limit_bytes: int = HOLD_LIMIT_BYTES

@@ -29,8 +29,9 @@ CALL_RUNS_LATER = (
 class Reframer(Protocol):
     """Knows what the client has read of one message, and goes on with it.
 
-    Order of use: `note` each event that went out unchanged; then, for each cut, `cut`,
-    and `reframe` each event of the attempt that follows, and `finish` when it is complete.
+    Order of use: `note` each event that went out unchanged; then, for each attempt that is
+    over, `cut` or `follow`, and `reframe` each event of the one that comes next, and
+    `finish` when that is complete.
     """
 
     def note(self, event: SseEvent) -> None: ...
@@ -39,8 +40,22 @@ class Reframer(Protocol):
         """Close what is open. `spent` is what the aborted attempt has cost."""
         ...
 
+    def without_ending(self, event: SseEvent) -> bytes:
+        """One of the events with which a reply ends, as a part of a message that goes on."""
+        ...
+
+    def follow(self, spent: Usage) -> bytes:
+        """The reply is complete but for its ending, and has cost `spent`. One more reply
+        comes in the same message."""
+        ...
+
     def reframe(self, event: SseEvent) -> bytes:
         """The event as a part of the client's message; empty if it has no place there."""
+        ...
+
+    def end_as(self, event: SseEvent) -> bytes:
+        """One of the events with which an earlier reply ended, as the end of the message.
+        What that reply has cost was counted when it was followed."""
         ...
 
     def finish(self) -> bytes:
@@ -49,6 +64,12 @@ class Reframer(Protocol):
 
     def fail(self, failure: ProviderFailure) -> bytes:
         """The protocol's own error event."""
+        ...
+
+    @property
+    def renamed(self) -> tuple[str, str] | None:
+        """By which id the client knows the message, and by which one the upstream knows what
+        it has kept of it, where that can be asked for and is another."""
         ...
 
 

@@ -24,6 +24,8 @@ class WhyNot(StrEnum):
     NO_REENTRY = "no_reentry"
     """Whoever asks has no way to send a follow-up."""
     COMPACTION = "compaction"
+    ASIDE = "aside"
+    """The request is none of the conversation's turns, such as one for a title."""
     DISCONNECTED = "disconnected"
     INTERRUPTED = "interrupted"
     """The user has stopped the session since the prompt (architecture.md invariant 3)."""
@@ -73,6 +75,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     is_internal: bool = False
     can_reenter: bool = True
     is_compaction: bool = False
+    is_aside: bool = False
     is_connected: bool = True
     is_interrupted: bool = False
     has_captured_request: bool = True
@@ -166,6 +169,7 @@ def _reason_against(
         (situation.is_internal, WhyNot.INTERNAL_REQUEST),
         (not situation.can_reenter, WhyNot.NO_REENTRY),
         (situation.is_compaction, WhyNot.COMPACTION),
+        (situation.is_aside, WhyNot.ASIDE),
         (not situation.is_connected, WhyNot.DISCONNECTED),
         (situation.is_interrupted, WhyNot.INTERRUPTED),
         (state.stage_mode is StageMode.OFF, WhyNot.MODE_OFF),

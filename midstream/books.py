@@ -21,6 +21,7 @@ from midstream.actors.ledger import Ledger
 from midstream.actors.ledger_messages import LedgerMessage
 from midstream.actors.live_sessions import LiveSessions
 from midstream.actors.replay import Replay
+from midstream.actors.state_document import StateDocument
 from midstream.actors.subscription import DEFAULT_LIMIT_BYTES
 from midstream.assembly import build_dead_letters, build_store
 from midstream.config import Config
@@ -89,6 +90,10 @@ class Books:
         session_id, started_at = enrolment.session_id, enrolment.started_at
         machine = self.machine.address
         return DispatchGate(session_id, started_at, self._view, machine, self._clock)
+
+    def state_document(self, id: str) -> StateDocument:
+        """A document of the state book."""
+        return StateDocument(self._store, self.ledger.address, id)
 
     def replay(
         self,

@@ -256,6 +256,15 @@ class GatewayConfig(Section, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 7473
+    hosts: tuple[str, ...] = ()
+    """Names under which clients reach this host; its addresses and `localhost` are known.
+    Looked at while it listens on this machine only."""
+    auto_continue: bool = True
+    """Whether replies are continued as a stopMessage says (`[stop_message]`). Its directives
+    never go out in either case."""
+    retry_after_cap_s: int | None = None
+    """The longest `retry-after` that a client is told, for clients that sleep for as long as
+    they are told; None for what the upstream says."""
     upstreams: dict[str, GatewayUpstreamConfig] = {}
     """The first one that serves a protocol gets what names no other."""
 

@@ -139,6 +139,8 @@ def _check_numbers(config: Config, where: str) -> None:
         ("stop_message.bd_cache_s", config.stop_message.bd_cache_s, 0),
         ("hooks.deadline_s", config.hooks.deadline_s, 0),
         ("http.port", config.http.port, 0),
+        ("gateway.port", config.gateway.port, 0),
+        ("gateway.retry_after_cap_s", config.gateway.retry_after_cap_s, 1),
         ("websocket.port", config.websocket.port, 0),
         ("websocket.connections", config.websocket.connections, 1),
         ("websocket.half_open", config.websocket.half_open, 1),

@@ -1,7 +1,6 @@
-"""From a configuration to a gateway: its upstreams, its rules, its records.
+"""From a configuration to a gateway: its upstreams and its rules.
 
-The gateway runs beside a runtime, whose rules and store it uses. Each watched request is a
-session on record once it is over: how it ended, what it cost, which rules fired.
+The gateway runs beside a runtime, whose rules and store it uses (`gateway_records.py`).
 """
 
 import logging
@@ -9,24 +8,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import trio
-
-from midstream.actors.clock import Clock, Ids
-from midstream.actors.errors import AskFailed
 from midstream.actors.turn_settings import PromptBudget
 from midstream.config import Config, GatewayUpstreamConfig
 from midstream.doors.access import is_loopback
-from midstream.doors.gateway_metrics import GatewayMetrics
-from midstream.doors.gateway_request import Finished
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
-from midstream.messages.dispatch import GATEWAY_TRIGGER
-from midstream.messages.enrolment import Enrolment, ending, opening
-from midstream.messages.errors import ConfigError, MidstreamError
-from midstream.messages.events import SessionEnded
-from midstream.messages.record import Fence
-from midstream.messages.session_identity import identify_session
-from midstream.messages.timestamps import format_timestamp
+from midstream.messages.errors import ConfigError
 from midstream.rules.policy import PolicySettings
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.tool_shapes import ToolTable
@@ -111,6 +98,7 @@ def build_rules(runtime: Runtime, cwd: Path) -> GatewayRules:
         passage_cap_chars=config.rules.passage_cap_chars,
         on_exhausted=config.rules.on_exhausted,
         retry_delay_s=config.rules.retry_delay_ms / 1000,
+        retry_after_cap_s=config.gateway.retry_after_cap_s,
         cwd=str(cwd),
         home=str(Path.home()),
     )
@@ -123,59 +111,3 @@ def budget_of(config: Config) -> PromptBudget:
         max_output_tokens=config.budget.max_output_tokens,
         max_s=config.budget.max_s,
     )
-
-
-class GatewayRecords:
-    """Puts each request on record when it is over, and counts it."""
-
-    def __init__(self, runtime: Runtime, metrics: GatewayMetrics, clock: Clock, ids: Ids) -> None:
-        self._runtime = runtime
-        self._metrics = metrics
-        self._clock = clock
-        self._ids = ids
-
-    async def keep(self, finished: Finished) -> None:
-        """A store that cannot take it costs the record, never the client's answer."""
-        self._metrics.count(finished)
-        now_ms = self._clock.now_ms()
-        took_ms = max(0, round((trio.current_time() - finished.began_at_s) * 1000))
-        enrolment = self._enrolment(finished, format_timestamp(now_ms - took_ms))
-        exchange = finished.exchange
-        ended = SessionEnded(
-            status=finished.status,
-            output=exchange.output,
-            stop_reason=exchange.outcome.stop_reason,
-            reason=exchange.capped or (finished.failure.message if finished.failure else None),
-            failure=finished.failure,
-            usage=exchange.usage,
-            attempts=exchange.attempts,
-            duration_ms=took_ms,
-        )
-        try:
-            await self._runtime.put_on_record(opening(enrolment))
-            await self._runtime.put_on_record(ending(enrolment, ended, format_timestamp(now_ms)))
-        except (MidstreamError, AskFailed) as error:
-            _log.warning("a request is not on record: %s", error)
-
-    def _enrolment(self, finished: Finished, started_at: str) -> Enrolment:
-        identity = identify_session(finished.headers, finished.body)
-        session_id = self._ids.session_id()
-        rules = dict.fromkeys(verdict.rule for verdict in finished.exchange.verdicts)
-        metadata = {
-            "trigger": GATEWAY_TRIGGER,
-            "upstream": finished.upstream,
-            "protocol": finished.wire.format,
-            "model": finished.exchange.outcome.model or finished.body.get("model"),
-            "attempts": finished.exchange.attempts,
-            "rules": list(rules),
-        }
-        if identity is not None:
-            metadata["client_session"] = identity.session_id
-        return Enrolment(
-            session_id=session_id,
-            conversation_id=identity.conversation_id if identity else session_id,
-            provider=finished.wire.format,
-            started_at=started_at,
-            fence=Fence(owner=self._runtime.owner, token=1),
-            metadata=metadata,
-        )

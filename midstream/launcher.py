@@ -19,7 +19,7 @@ from midstream.actors.announcer import Announce
 from midstream.actors.backoff_machine import AskDispatch, Hear
 from midstream.actors.clock import Clock, Ids
 from midstream.actors.errors import AskFailed
-from midstream.actors.live_sessions import LiveSession
+from midstream.actors.live_sessions import ActorSession
 from midstream.actors.open_calls import ToolLimits
 from midstream.actors.outcome import Outcome
 from midstream.actors.submit import Prompt
@@ -73,7 +73,7 @@ class SessionRequest:
 class _Launch:
     """A session on its way."""
 
-    live: LiveSession
+    live: ActorSession
     handle: SessionHandle
     tree: Supervisor
     admission: Admission
@@ -202,7 +202,7 @@ class Launcher:
             admission,
             streaming=request.streaming,
         )
-        live = LiveSession(enrolment, tree.session, outcome, tree.stop)
+        live = ActorSession(enrolment, tree.session, outcome, tree.stop)
         return _Launch(live, handle, tree.supervisor, admission, request.conversation_id)
 
     def _begin(self, launch: _Launch, *, admitted: bool = False) -> None:

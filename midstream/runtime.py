@@ -13,13 +13,16 @@ from typing import Any
 
 import trio
 
-from midstream.actors.announcer import CountRules, FollowNotices
+from midstream.actors.announcer import Announce, CountRules, FollowNotices
 from midstream.actors.clock import Clock, Ids, SystemClock
 from midstream.actors.file_ref_resolver import CompletePath
 from midstream.actors.ledger_messages import Apply, NotRecoverable, TakeOver
+from midstream.actors.live_sessions import LiveSession
 from midstream.actors.notice_board import NoticeStream
 from midstream.actors.prompt_hooks import Hook, Interceptor
 from midstream.actors.replay import Replay
+from midstream.actors.state_document import StateDocument
+from midstream.actors.stop_message_book import StopMessageBook
 from midstream.actors.submit import Prompt
 from midstream.actors.subscription import DEFAULT_LIMIT_BYTES
 from midstream.assembly import (
@@ -36,6 +39,7 @@ from midstream.handle import Chunk, EventStream, SessionHandle, chunks_of
 from midstream.launcher import Launcher, SessionRequest
 from midstream.messages.conversation import AnyItem, SystemItem, ToolSpec
 from midstream.messages.dispatch import DispatchStatus
+from midstream.messages.events import AnyEvent
 from midstream.messages.lifecycle import LifecycleSink
 from midstream.messages.record import SessionRecord
 from midstream.messages.rule_counters import RuleCounters
@@ -265,6 +269,31 @@ class Runtime:
         return await self._books.ledger.address.ask(
             lambda reply: Apply(transition, reply), RECORD_DEADLINE_S
         )
+
+    def enter(self, session: LiveSession) -> None:
+        """A door runs this session by itself: beat for it, and tell it to end when somebody
+        has cancelled it on record, until it leaves."""
+        self._books.live.enter(session)
+
+    def leave(self, session: LiveSession) -> None:
+        """The session is over, and on record as that."""
+        self._books.live.remove(session.enrolment.session_id)
+
+    async def announce(self, session_id: str, events: tuple[AnyEvent, ...]) -> None:
+        """Tell whoever listens what happens in a session that a door runs by itself."""
+        if events:
+            await self._books.announcer.address.tell(Announce(session_id, events))
+
+    def stop_message_book(self, cwd: Path, *, is_allowed: bool = True) -> StopMessageBook:
+        """What is kept of the stopMessages of sessions whose conversations live with their
+        clients; `cwd` is where the task list is asked. Without `is_allowed` directives are
+        read, and no reply is continued."""
+        ledger = self._books.ledger.address
+        return self._submitting.stop_message_book(ledger, cwd, is_allowed=is_allowed)
+
+    def state_document(self, id: str) -> StateDocument:
+        """A document in the store's state book that a door keeps."""
+        return self._books.state_document(id)
 
     async def cancel(self, session_id: str, reason: str | None = None) -> SessionRecord:
         """End a session as cancelled, whichever process it lives in; its record then.

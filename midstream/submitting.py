@@ -17,6 +17,7 @@ from midstream.actors.ledger_messages import LedgerMessage, LoadConversation
 from midstream.actors.prompt_hooks import Hook, Interceptor, PromptHooks
 from midstream.actors.scope import Scope, ScopeError, ScopeRule
 from midstream.actors.scoped_fs import ScopedFs
+from midstream.actors.stop_message_book import Neighbours, StopMessageBook, StopMessageSettings
 from midstream.actors.submit import Submit, SubmitSettings, known_state
 from midstream.actors.turn_settings import ContinuationSettings
 from midstream.actors.work_probe import WorkProbe, WorkProbeMessage
@@ -46,6 +47,7 @@ class Submitting:
         interceptors: Sequence[Interceptor],
     ) -> None:
         files, stop_message = config.files, config.stop_message
+        self._stop_message, self._clock = stop_message, clock
         fs = scoped_fs(files, cwd)
         limits = attachment_limits(files)
         directory = user_directory(stop_message)
@@ -78,6 +80,19 @@ class Submitting:
             lambda reply: LoadConversation(conversation_id, reply), LOAD_DEADLINE_S
         )
         return snapshot(known_state(conversation).state)
+
+    def stop_message_book(
+        self, ledger: Address[LedgerMessage], cwd: Path, *, is_allowed: bool
+    ) -> StopMessageBook:
+        """The stopMessages of sessions whose conversations live with their clients."""
+        config = self._stop_message
+        settings = StopMessageSettings(
+            continuation=continuation_settings(config, is_allowed=is_allowed),
+            keep_in_code=config.keep_in_code,
+            stage_paths=stage_paths(config),
+        )
+        neighbours = Neighbours(ledger, self.resolver.address, self.work.address)
+        return StopMessageBook(self._clock, settings, neighbours, str(cwd))
 
     @property
     def specs(self) -> list[ChildSpec]:

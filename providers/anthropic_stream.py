@@ -85,6 +85,10 @@ class AnthropicStreamDecoder:
     def ending(self) -> bool:
         return self._stopped
 
+    @property
+    def stopping(self) -> bool:
+        return self._stop_reason is not None
+
     def feed(self, event: SseEvent) -> None:
         if event.name == "error":
             self.writer.fail(classify_error(decode_lax(event.data)))

@@ -79,6 +79,10 @@ class OpenAIChatStreamDecoder:
     def ending(self) -> bool:
         return self._reason is not None
 
+    @property
+    def stopping(self) -> bool:
+        return self._reason is not None
+
     def feed(self, event: SseEvent) -> None:
         if event.data.startswith(b"[DONE]"):
             self._finish()

@@ -105,6 +105,10 @@ class OpenAIResponsesStreamDecoder:
     def ending(self) -> bool:
         return self._ended
 
+    @property
+    def stopping(self) -> bool:
+        return self._ended
+
     def feed(self, event: SseEvent) -> None:
         if event.data.startswith(b"[DONE]"):
             self.end()

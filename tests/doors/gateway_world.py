@@ -11,12 +11,14 @@ import msgspec
 import pytest
 import trio
 
+from midstream.actors.stop_message_book import StopMessageBook
 from midstream.actors.turn_settings import OnExhausted, PromptBudget
 from midstream.doors.gateway import Gateway, gateway_app
-from midstream.doors.gateway_request import Finished
+from midstream.doors.gateway_request import Begun, Finished
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
 from midstream.doors.http import serve_http
+from midstream.messages.events import AnyEvent
 from midstream.rules.policy import PolicySettings
 from midstream.rules.rule import Action, InterruptMode, Rule, ScopeToken, Source
 from midstream.rules.rule_set import RuleSet
@@ -150,9 +152,25 @@ async def _read_request(stream: trio.SocketStream) -> Asked | None:
 
 
 @dataclass
+class Request:
+    """The record of one request: what is told of it, and its end."""
+
+    begun: Begun
+    reports: trio.MemorySendChannel[Finished]
+    events: list[AnyEvent] = field(default_factory=list[AnyEvent])
+
+    async def tell(self, events: Sequence[AnyEvent]) -> None:
+        self.events += events
+
+    async def finish(self, finished: Finished) -> None:
+        await self.reports.send(finished)
+
+
+@dataclass
 class World:
     url: str
     upstream: ScriptedUpstream
+    requests: list[Request]
     reports: trio.MemoryReceiveChannel[Finished]
 
     async def finished(self) -> Finished:
@@ -167,6 +185,7 @@ async def gateway_world(
     rules: GatewayRules | None = None,
     keep_alive_s: float = 10.0,
     make: Callable[[str], Upstream] | None = None,
+    stop_messages: StopMessageBook | None = None,
 ) -> AsyncGenerator[World]:
     """A running gateway before an upstream that gives `replies`."""
     scripted = ScriptedUpstream(replies)
@@ -178,9 +197,21 @@ async def gateway_world(
         scripted.url = f"http://127.0.0.1:{port}"
         nursery.start_soon(trio.serve_listeners, scripted.handle, [listener])
         upstream = make(scripted.url) if make else Upstream("up", scripted.url)
-        gateway = Gateway([upstream], rules or gateway_rules(), ended.send, keep_alive_s)
+        requests: list[Request] = []
+
+        def begin(begun: Begun) -> Request:
+            requests.append(Request(begun, ended))
+            return requests[-1]
+
+        gateway = Gateway(
+            [upstream],
+            rules or gateway_rules(),
+            begin,
+            keep_alive_s,
+            stop_messages=stop_messages,
+        )
         async with serve_http(gateway_app(gateway), "127.0.0.1", 0) as url:
-            yield World(url, scripted, reports)
+            yield World(url, scripted, requests, reports)
         await upstream.aclose()
         nursery.cancel_scope.cancel()
 

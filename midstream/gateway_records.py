@@ -1,0 +1,176 @@
+"""What a runtime keeps of the requests that go through its gateway.
+
+Each watched request is a session on record from its beginning: it beats, can be cancelled,
+and is found dead when its host is. Its end says what it cost and which rules fired. Nothing
+of that delays the request: its beginning is written beside it. A store that cannot take a
+record costs the record, never the client's answer.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import trio
+
+from midstream.actors.clock import Clock, Ids
+from midstream.actors.errors import AskFailed
+from midstream.actors.outcome import Outcome
+from midstream.doors.gateway_metrics import GatewayMetrics
+from midstream.doors.gateway_request import Begun, Finished
+from midstream.messages.dispatch import GATEWAY_TRIGGER
+from midstream.messages.enrolment import Enrolment, ending, opening, record_unless_kept
+from midstream.messages.errors import MidstreamError
+from midstream.messages.events import (
+    AnyEvent,
+    LocalAnswer,
+    RuleTriggered,
+    SessionEnded,
+    SessionStarted,
+)
+from midstream.messages.record import Fence, SessionRecord
+from midstream.messages.session_identity import identify_session
+from midstream.messages.timestamps import format_timestamp
+from midstream.messages.transition import AnyTransition
+from midstream.runtime import Runtime
+
+_log = logging.getLogger("midstream.gateway")
+
+
+class GatewayRecords:
+    """See the module. What it has to write beside a request runs in `nursery`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        metrics: GatewayMetrics,
+        clock: Clock,
+        ids: Ids,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._runtime = runtime
+        self._metrics = metrics
+        self._clock = clock
+        self._ids = ids
+        self._nursery = nursery
+
+    def begin(self, begun: Begun) -> "LiveRequest":
+        """A watched request has begun."""
+        identity = identify_session(begun.headers, begun.body)
+        session_id = self._ids.session_id()
+        metadata: dict[str, Any] = {
+            "trigger": GATEWAY_TRIGGER,
+            "upstream": begun.upstream,
+            "protocol": begun.wire.format,
+            "model": begun.body.get("model"),
+        }
+        if identity is not None:
+            metadata["client_session"] = identity.session_id
+        enrolment = Enrolment(
+            session_id=session_id,
+            conversation_id=identity.state_key if identity else session_id,
+            provider=begun.wire.format,
+            started_at=format_timestamp(self._clock.now_ms()),
+            fence=Fence(owner=self._runtime.owner, token=1),
+            metadata=metadata,
+        )
+        request = LiveRequest(self._runtime, self._metrics, self._clock, enrolment, begun)
+        self._runtime.enter(request)
+        self._nursery.start_soon(request.open)
+        return request
+
+
+class LiveRequest:
+    """One request, as a session of this process."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        metrics: GatewayMetrics,
+        clock: Clock,
+        enrolment: Enrolment,
+        begun: Begun,
+    ) -> None:
+        self.enrolment = enrolment
+        self.outcome = Outcome()
+        self._runtime = runtime
+        self._metrics = metrics
+        self._clock = clock
+        self._begun = begun
+        self._opened = trio.Event()
+
+    async def cancel(self, reason: str | None) -> None:
+        """End it; its client is told."""
+        self._begun.stop(reason)
+
+    async def open(self) -> None:
+        """Put it on record as running."""
+        enrolment, model = self.enrolment, self._begun.body.get("model")
+        started = SessionStarted(enrolment.conversation_id, enrolment.provider, str(model or ""))
+        try:
+            await self._write(opening(enrolment))
+            await self._runtime.announce(enrolment.session_id, (started,))
+        finally:
+            self._opened.set()
+
+    async def tell(self, events: Sequence[AnyEvent]) -> None:
+        """These things have happened in it."""
+        await self._opened.wait()
+        await self._runtime.announce(self.enrolment.session_id, tuple(events))
+
+    async def finish(self, finished: Finished) -> None:
+        """It is over."""
+        self._metrics.count(finished)
+        await self._opened.wait()
+        ended = self._ended(finished)
+        exchange = finished.exchange
+        told: list[AnyEvent] = [
+            RuleTriggered(attempt, verdict)
+            for attempt, verdict in zip(exchange.verdict_attempts, exchange.verdicts, strict=True)
+        ]
+        if finished.local_answer is not None:
+            told.append(LocalAnswer(finished.local_answer))
+        try:
+            learned = msgspec.structs.replace(self.enrolment, metadata=_learned(finished))
+            await self._write(opening(learned))
+            kept = await self._write(
+                ending(self.enrolment, ended, format_timestamp(self._clock.now_ms()))
+            )
+            await self._runtime.announce(self.enrolment.session_id, (*told, ended))
+            self.outcome.settle(ended, kept or record_unless_kept(self.enrolment, ended))
+        finally:
+            self._runtime.leave(self)
+
+    def _ended(self, finished: Finished) -> SessionEnded:
+        exchange = finished.exchange
+        took_s = trio.current_time() - self._begun.began_at_s
+        return SessionEnded(
+            status=finished.status,
+            output=finished.local_answer or exchange.output,
+            stop_reason=exchange.outcome.stop_reason,
+            reason=finished.reason,
+            failure=finished.failure,
+            usage=exchange.usage,
+            attempts=exchange.attempts,
+            duration_ms=max(0, round(took_s * 1000)),
+        )
+
+    async def _write(self, transition: AnyTransition) -> SessionRecord | None:
+        try:
+            return await self._runtime.put_on_record(transition)
+        except (MidstreamError, AskFailed) as error:
+            _log.warning("a request is not on record: %s", error)
+            return None
+
+
+def _learned(finished: Finished) -> dict[str, Any]:
+    """What is only known of a request once it is over."""
+    exchange = finished.exchange
+    rules = dict.fromkeys(verdict.rule for verdict in exchange.verdicts)
+    learned: dict[str, Any] = {
+        "attempts": exchange.attempts,
+        "follow_ups": exchange.follow_ups,
+        "rules": list(rules),
+    }
+    model = exchange.outcome.model
+    return learned if model is None else {**learned, "model": model}
