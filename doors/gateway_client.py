@@ -126,6 +126,7 @@ class Client:
         finally:
             self._turn.release()
 
+
 def capped_retry_after(headers: Headers, cap_s: int | None) -> Headers:
     """The headers with no longer `retry-after` than `cap_s` seconds. A date is left alone."""
     if cap_s is None:

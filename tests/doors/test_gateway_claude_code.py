@@ -119,7 +119,7 @@ async def test_the_second_request_after_a_broken_stream_is_watched_too(tmp_path:
     assert said == "I am not telling."
     assert broken.status is SessionStatus.FAILED
     assert again.status is SessionStatus.COMPLETED
-    assert not again.body.get("stream")
+    assert not again.begun.body.get("stream")
 
 
 async def test_an_interrupt_closes_the_connection_to_the_provider(tmp_path: Path) -> None:
