@@ -6,7 +6,7 @@ may not begin leaves no record and no event (architecture.md invariant 8).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -153,6 +153,10 @@ class Launcher:
         self._begin(launch, admitted=True)
         return launch.handle
 
+    def watch_by(self, rulebook: RuleBook) -> None:
+        """Sessions that begin from now on are watched by these rules."""
+        self._rule_set = rulebook.rule_set
+
     def handle(self, session_id: str) -> SessionHandle | None:
         """The session, if it runs here."""
         live = self._books.live.get(session_id)
@@ -181,7 +185,7 @@ class Launcher:
             watching=Watching(
                 rule_set=self._rule_set,
                 policy=self._policy,
-                new_arguments=partial(self._new_arguments, str(request.cwd)),
+                new_arguments=self._argument_maker(str(request.cwd)),
                 passage_cap_chars=self._config.rules.passage_cap_chars,
             ),
             tools=offered,
@@ -299,9 +303,10 @@ class Launcher:
             ),
         )
 
-    def _new_arguments(self, cwd: str, call_id: str, tool: str) -> ToolArguments:
-        raw = self._rule_set.wants_raw_arguments
-        return ToolArguments(call_id, tool, self._tool_table, cwd, raw=raw)
+    def _argument_maker(self, cwd: str) -> Callable[[str, str], ToolArguments]:
+        """What makes the readers of one session's calls; its rules stay those of its start."""
+        raw, table = self._rule_set.wants_raw_arguments, self._tool_table
+        return lambda call_id, tool: ToolArguments(call_id, tool, table, cwd, raw=raw)
 
 
 def _root_of(error: BaseException) -> BaseException:

@@ -78,6 +78,7 @@ class Runtime:
         cwd: Path,
         provider: Provider,
         rulebook: RuleBook,
+        given_rules: Sequence[Rule] | None,
         roles: Roles,
         books: Books,
         submitting: Submitting,
@@ -90,6 +91,7 @@ class Runtime:
             (provider,) if isinstance(provider, CancelsByHandle) else ()
         )
         self._cwd = cwd
+        self._given_rules = given_rules
         self._provider = provider
         self._roles = roles
         self._books = books
@@ -331,6 +333,22 @@ class Runtime:
         that this runtime remembers, and those that are on record. For doors."""
         return self._books.replay(session_id, after, epoch, limit_bytes)
 
+    async def reload_rules(self, rules: Iterable[Rule] | None = None) -> RuleBook:
+        """Read the rules again, or take these instead; the rules as they are then.
+
+        Prompts that are handed in from now on are watched by them; sessions that run keep
+        theirs. What a conversation was reminded of stays, by the names of the rules. Raises
+        `RuleError`, and then everything stays as it was.
+
+        >>> rulebook = await runtime.reload_rules()
+        """
+        given = self._given_rules if rules is None else tuple(rules)
+        rulebook = await load_rules(self.config, self._cwd, given)
+        self._given_rules = given
+        self._launcher.watch_by(rulebook)
+        self.rules = rulebook
+        return rulebook
+
     async def rule_counters(self) -> RuleCounters:
         """What the rules have done in all sessions of this runtime so far, and what that
         has cost."""
@@ -396,7 +414,8 @@ async def open_runtime(
         config = find_config(cwd)
     elif not isinstance(config, Config):
         config = load_config(Path(config))
-    rulebook = await load_rules(config, cwd, rules)
+    given_rules = None if rules is None else tuple(rules)
+    rulebook = await load_rules(config, cwd, given_rules)
     provider = provider or build_provider(config.provider, cwd)
     clock = clock or SystemClock()
     random = random or Random()
@@ -432,6 +451,7 @@ async def open_runtime(
                 cwd=cwd,
                 provider=provider,
                 rulebook=rulebook,
+                given_rules=given_rules,
                 roles=roles or configured_roles(config, cwd),
                 books=books,
                 submitting=submitting,

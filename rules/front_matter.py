@@ -19,6 +19,14 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _KEBAB_HUMP = re.compile(r"-([A-Za-z0-9])")
 _KEY_LIKE = re.compile(r"^[\w-]+:(?:\s|$)")
 _FENCE = "---"
+_LATE_FRONT_MATTER = re.compile(
+    r"^---[ \t]*\n(?:(?!---).*\n)*?"
+    r"(?:condition|ttsr_?trigger|description|globs|applyTo|paths|scope|always-?apply):"
+    r".*\n(?:(?!---).*\n)*?---[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_LATE_WITHIN_CHARS = 4_000
+"""How far from the beginning that is looked for: examples of front matter come later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ def read_document(text: str, path: str = "") -> Document:
     start = len(plain.text) - len(plain.text.lstrip())
     trimmed = plain.text[start:]
     if not trimmed.startswith(_FENCE):
-        return Document({}, trimmed.rstrip())
+        return Document({}, trimmed.rstrip(), _misplaced(trimmed, path, plain, start))
     end = trimmed.find("\n" + _FENCE, len(_FENCE))
     if end < 0:
         problems = _unclosed(trimmed, path, plain.line_at(start))
@@ -150,6 +158,17 @@ def _unclosed(text: str, path: str, line: int) -> tuple[Problem, ...]:
         return ()
     what = "the front matter is not closed, so all of it was read as the body"
     return (Problem(path, line, Severity.WARNING, what, "add a line `---` after the last key"),)
+
+
+def _misplaced(text: str, path: str, plain: _Uncommented, start: int) -> tuple[Problem, ...]:
+    """Front matter behind something else, such as a heading, is a part of the body."""
+    found = _LATE_FRONT_MATTER.search(text, 0, _LATE_WITHIN_CHARS)
+    if found is None:
+        return ()
+    what = "this is not the beginning of the file, so it is no front matter but body"
+    line = plain.line_at(start + found.start())
+    mend = "move what stands before it behind the second `---`"
+    return (Problem(path, line, Severity.WARNING, what, mend),)
 
 
 def _line_starts(text: str) -> list[int]:

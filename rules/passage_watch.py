@@ -24,6 +24,10 @@ _LOCATE_BUDGET_S = 0.0005
 """The place of a match is looked for before the abort, so it may not take long."""
 
 
+_TOO_LONG = "it took longer than its time budget"
+_TOO_LARGE = "its automaton has grown beyond its bounds on this text, and `regex` cannot run it"
+
+
 @dataclass(slots=True)
 class Limits:
     """What one watch may use, and which conditions have already used too much."""
@@ -173,6 +177,9 @@ class PassageWatch:
             return
         for number in numbers - self._matched - self._limits.suspended - self._searches.keys():
             condition = self._rule_set.conditions[number]
+            if condition.pattern is None:
+                self._suspend(number, findings, _TOO_LARGE)
+                continue
             search = Search(condition, self._limits.evaluation_budget_s)
             self._searches[number] = search
             if before and self._feed_search(number, "".join(before), findings):
@@ -196,12 +203,12 @@ class PassageWatch:
             del self._searches[number]
         return matched
 
-    def _suspend(self, number: int, findings: list[Finding]) -> None:
+    def _suspend(self, number: int, findings: list[Finding], reason: str = _TOO_LONG) -> None:
         self._searches.pop(number, None)
         self._limits.suspended.add(number)
         rules = tuple(r.rule.name for r in self._lineup.rules if number in r.conditions)
         condition = self._rule_set.conditions[number].source
-        findings.append(Suspended(rules, condition, "it took longer than its time budget"))
+        findings.append(Suspended(rules, condition, reason))
 
     # --- verdicts
 

@@ -71,8 +71,28 @@ def files_in(
             # A link to a directory could lead back up.
             if is_recursive and not os.path.islink(path):
                 yield from files_in(path, suffixes, True, problems)
+            elif not is_recursive and _has_rules(path, suffixes):
+                what = "rules in directories within a rule directory are not read"
+                note = Problem(printable(path), 0, Severity.NOTE, what, "move them up")
+                problems.append(note)
         elif name.endswith(suffixes):
             yield path
+        elif name.lower().endswith(suffixes):
+            what = "it is not read as a rule, since its ending is not in small letters"
+            problems.append(Problem(printable(path), 0, Severity.NOTE, what, "rename it"))
+
+
+_NO_RULES = frozenset({"workflows"})
+"""Directories within those of rules that are for something else: Cline's prompts on demand."""
+
+
+def _has_rules(directory: Path, suffixes: tuple[str, ...]) -> bool:
+    if directory.name in _NO_RULES:
+        return False
+    try:
+        return any(name.endswith(suffixes) for name in os.listdir(directory))
+    except OSError:
+        return False
 
 
 def has_content(path: Path) -> bool:

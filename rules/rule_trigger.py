@@ -4,7 +4,8 @@ The second half of `rule_file.py`, which is its only caller. Whatever is left ou
 narrows a rule or takes it out of the watch; nothing that is invalid ever widens it.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from midstream.rules.condition_check import check_condition
@@ -21,7 +22,20 @@ ConditionCheck = Callable[[str, Dialect], tuple[str, ...]]
 PATH_KEYS = {"github": "applyTo", "claude": "paths"}
 """The key under which an origin's own files list path patterns, comma-separated or not."""
 
+_COMMA_LISTS = ("cursor", "windsurf")
+"""Origins whose own files list `globs` in one text, separated by commas."""
+
 _EVERYTHING = ("*", "**", "**/*")
+_OLD_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+"""Words that YAML 1.1 took for a truth value, and a quoted one; none is a condition."""
+
 _CONDITION_KEYS = ("condition", "ttsr_trigger", "ttsrTrigger")
 
 
@@ -93,6 +107,11 @@ def _written_conditions(fields: FieldReader) -> tuple[list[Located], bool]:
         fields.complain(ignored, Severity.WARNING, what, "make one list of them")
     conditions = fields.texts(present[0]) if present else []
     required = fields.fields["all"].value if fields.has("all") else False
+    if isinstance(required, str) and required.strip().lower() in _OLD_BOOLEANS:
+        meant = _OLD_BOOLEANS[required.strip().lower()]
+        what = f"`all: {required}` was read as {str(meant).lower()}"
+        fields.complain("all", Severity.WARNING, what, "write true or false, without quotes")
+        required = meant
     if isinstance(required, bool):
         return conditions, required
     if len(conditions) > 1:
@@ -113,10 +132,33 @@ def _is_valid(fields: FieldReader, item: Located, dialect: Dialect, check: Condi
         what = f"condition `{shown}` is ignored: {error.reason}{where}"
         fields.pass_on(item.line, Complaint(Severity.WARNING, what, error.mend))
         return False
-    for warning in warnings:
+    for warning in (*_spelling_hints(item.text), *warnings):
         complaint = Complaint(Severity.WARNING, f"condition `{shown}`: {warning}")
         fields.pass_on(item.line, complaint)
     return True
+
+
+_FROM_ESCAPES = {"\b": "b", "\a": "a", "\x1b": "e", "\0": "0"}
+"""Characters that no text has, and the escape of a double-quoted value that makes each."""
+
+_LITERAL = re.compile(r"/(?!\\?[*/])(?:(.+)/([dgimsuvy]+)|((?:\^|\\b).+|.+(?:\$|\\b))/)", re.DOTALL)
+"""A JavaScript literal: with flags, or with an anchor at an end, so that it is no path and no
+comment."""
+
+
+def _spelling_hints(condition: str) -> Iterator[str]:
+    """What a valid condition says in YAML or in regular expressions, and was hardly meant."""
+    for character, escape in _FROM_ESCAPES.items():
+        if character in condition:
+            yield (
+                f"`\\{escape}` in double quotes is a control character to YAML;"
+                " write the condition in single quotes"
+            )
+    literal = _LITERAL.fullmatch(condition)
+    if literal is not None:
+        flags = "".join(flag for flag in "ims" if flag in (literal[2] or ""))
+        meant = (f"(?{flags})" if flags else "") + (literal[1] or literal[3])
+        yield f"the slashes around it are part of what it looks for; write `{meant}`"
 
 
 def _glob_key(fields: FieldReader, origin: str) -> str:
@@ -131,6 +173,8 @@ def _read_globs(fields: FieldReader, origin: str) -> list[Located]:
         items = fields.texts(key)
         return [Located(glob, item.line) for item in items for glob in split_list(item.text)]
     written = fields.texts("globs")
+    if origin in _COMMA_LISTS:
+        return [Located(glob, item.line) for item in written for glob in split_list(item.text)]
     if fields.has("globs") and isinstance(fields.fields["globs"].value, str):
         for item in written:
             if len(split_list(item.text)) > 1:

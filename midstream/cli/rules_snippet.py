@@ -19,6 +19,7 @@ from midstream.messages.errors import ConfigError
 from midstream.rules.buckets import is_for_agent
 from midstream.rules.example_check import Hit, Trial, TrialSettings, try_sample, why_no_hit
 from midstream.rules.example_place import is_json_object
+from midstream.rules.problem import Severity
 from midstream.rules.rule import Action, MatchOn, Rule, Source
 from midstream.rules.rule_set import RuleSet
 from midstream.rules.sample import Sample
@@ -54,7 +55,11 @@ def try_text(
     Raises `ConfigError` for what does not fit together, or a file that cannot be read.
     """
     sample, note = read_sample(snippet, options, selection.cwd)
-    print_line(Console(stderr=True, highlight=False), note, "dim")
+    stderr = Console(stderr=True, highlight=False)
+    for problem in selection.found.problems if selection.is_named else ():
+        if problem.severity is not Severity.NOTE:
+            print_line(stderr, str(problem), "yellow")
+    print_line(stderr, note, "dim")
     agent = options.agent or selection.config.agent
     asked = bool(options.names) or selection.is_named
     candidates = selection.named(options.names)

@@ -18,7 +18,7 @@ from midstream.doors.access import require_token_unless_loopback
 from midstream.doors.animator_routes import animator_routes
 from midstream.doors.http import host_app, serve_http
 from midstream.doors.session_routes import session_routes
-from midstream.messages.errors import ConfigError
+from midstream.messages.errors import ConfigError, RuleError
 from midstream.runtime import Runtime, open_runtime
 from midstream.websocket import open_websocket
 
@@ -41,7 +41,8 @@ def serve_command(
     """Run a host: it keeps the records, hears sessions outside, and finds those that died.
 
     On this machine alone no token is asked for; anywhere else one is needed, from the
-    environment variable that the configuration names (MIDSTREAM_TOKEN).
+    environment variable that the configuration names (MIDSTREAM_TOKEN). SIGHUP reads the
+    rules again, for prompts that come from then on.
     """
     run_command(_serve, host, port, websocket_port, config)
 
@@ -69,14 +70,31 @@ async def _serve(
                 serve_http(host_app(routes_of(runtime), token), *place) as url,
                 open_websocket(runtime, websocket) as door,
             ):
-                with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                with trio.open_signal_receiver(*_SIGNALS) as signals:
                     websockets = " ".join(door.urls)
                     typer.echo(f"websocket at {websockets}\nmidstream listens at {url}")
-                    await anext(signals)
+                    async for number in signals:
+                        if number != _RELOAD:
+                            break
+                        await _reload(runtime)
         except* OSError as errors:
             problem = f"cannot listen on {place[0]} port {place[1]}: {errors.exceptions[0]}"
             raise ConfigError("midstream serve", "http.port", problem) from None
     return 0
+
+
+_RELOAD = getattr(signal, "SIGHUP", None)
+_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([_RELOAD] if _RELOAD is not None else [])]
+
+
+async def _reload(runtime: Runtime) -> None:
+    """Rules that cannot be read leave the host with those that it has."""
+    try:
+        rulebook = await runtime.reload_rules()
+    except RuleError as error:
+        typer.echo(f"midstream: the rules stay as they are: {error}", err=True)
+        return
+    typer.echo(f"{len(rulebook.rule_set.rules)} rules are watched for")
 
 
 def _websocket(

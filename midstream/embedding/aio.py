@@ -37,6 +37,7 @@ import trio
 
 from midstream import runtime as trio_runtime
 from midstream import websocket as trio_websocket
+from midstream.assembly import RuleBook
 from midstream.config import Config, WebsocketConfig
 from midstream.embedding.aio_handle import Handle, Stream
 from midstream.embedding.aio_sessions import Sessions
@@ -60,6 +61,7 @@ from midstream.messages.record import SessionRecord
 from midstream.messages.rule_counters import RuleCounters
 from midstream.messages.session_cost import SessionCost
 from midstream.providers.provider import Provider
+from midstream.rules.rule import Rule
 from midstream.tools import Tool
 
 T = TypeVar("T")
@@ -76,13 +78,17 @@ class Runtime:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.config = runtime.config
-        self.rules = runtime.rules
         self.sessions = Sessions(portal, runtime)
         self.portal = portal
         """The way into the thread of trio, for programs that know their way there."""
         self.in_trio = runtime
         """The runtime itself; it belongs to that thread."""
         self._loop = loop
+
+    @property
+    def rules(self) -> RuleBook:
+        """What is watched for, and what belongs into the system prompt."""
+        return self.in_trio.rules
 
     @property
     def owner(self) -> str:
@@ -150,6 +156,10 @@ class Runtime:
     async def is_dispatchable(self) -> bool:
         """Whether a session may begin now, as far as this host knows."""
         return await self._call(_soon, self.in_trio.is_dispatchable)
+
+    async def reload_rules(self, rules: Iterable[Rule] | None = None) -> RuleBook:
+        """Read the rules again, or take these instead."""
+        return await self._call(self.in_trio.reload_rules, rules)
 
     async def rule_counters(self) -> RuleCounters:
         """What the rules have done in all sessions of this runtime so far."""

@@ -24,6 +24,7 @@ import trio
 
 from midstream import runtime as trio_runtime
 from midstream import websocket as trio_websocket
+from midstream.assembly import RuleBook
 from midstream.config import Config, WebsocketConfig
 from midstream.embedding.crossing import BlockingPortal, Call, Hosted, trio_thread
 from midstream.embedding.options import (
@@ -42,6 +43,7 @@ from midstream.messages.notices import Notice
 from midstream.messages.record import SessionRecord
 from midstream.messages.rule_counters import RuleCounters
 from midstream.messages.session_cost import SessionCost
+from midstream.rules.rule import Rule
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -56,12 +58,16 @@ class Runtime:
 
     def __init__(self, portal: BlockingPortal, runtime: trio_runtime.Runtime) -> None:
         self.config = runtime.config
-        self.rules = runtime.rules
         self.sessions = Sessions(portal, runtime)
         self.portal = portal
         """The way into the thread of trio, for programs that know their way there."""
         self.in_trio = runtime
         """The runtime itself; it belongs to that thread."""
+
+    @property
+    def rules(self) -> RuleBook:
+        """What is watched for, and what belongs into the system prompt."""
+        return self.in_trio.rules
 
     @property
     def owner(self) -> str:
@@ -124,6 +130,10 @@ class Runtime:
     def is_dispatchable(self) -> bool:
         """Whether a session may begin now, as far as this host knows."""
         return self._call(_soon, self.in_trio.is_dispatchable)
+
+    def reload_rules(self, rules: Iterable[Rule] | None = None) -> RuleBook:
+        """Read the rules again, or take these instead."""
+        return self._call(self.in_trio.reload_rules, rules)
 
     def rule_counters(self) -> RuleCounters:
         """What the rules have done in all sessions of this runtime so far."""

@@ -177,7 +177,7 @@ async def test_a_reminder_that_does_not_interrupt_comes_behind_the_whole_run(tmp
     assert "go" not in two["stdin"].split()
 
 
-async def test_a_reminder_about_a_call_that_the_program_ran_comes_behind_the_run_too(
+async def test_b15_a_call_that_the_program_ran_is_watched_and_its_reminder_comes_behind_the_run(
     tmp_path: Path,
 ):
     first = tmp_path / "first"

@@ -262,3 +262,20 @@ async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> Non
         async with open_world() as world, open_websocket(world.runtime, config):
             pass
     assert "websocket.tls_certificate" in repr(group.value)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP here")
+async def test_b23_a_server_that_is_told_to_reads_its_rules_again(project: Path) -> None:
+    rules = project / "rules"
+    rules.mkdir()
+    (project / "midstream.toml").write_text(f'{CONFIG}paths = ["rules"]\n')
+    async with serving() as server:
+        (rules / "no-foo.md").write_text("---\ncondition: foo\n---\nNo foo.\n")
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.stdout is not None
+        with trio.fail_after(PATIENCE_S):
+            assert await server.process.stdout.receive_some() == b"1 rules are watched for\n"
+        rules.rename(project / "gone")
+        server.process.send_signal(signal.SIGHUP)
+        await server.stop(signal.SIGTERM)
+        assert server.process.returncode == 0

@@ -281,7 +281,7 @@ def test_test_of_a_rule_file_alone(run: Run):
 
 
 @pytest.mark.parametrize("name", ["a.ts", "b.cs", "c.sh", "Dockerfile", "d.vue", "e.TF"])
-def test_test_of_a_source_file_is_an_edit_and_says_so(run: Run, name: str):
+def test_b24_test_of_a_source_file_is_an_edit_and_says_so(run: Run, name: str):
     rule("condition: FROM\nscope: tool:edit", "from")
     write(Path("src", name), "FROM x\n")
 
@@ -500,7 +500,7 @@ def conversation(path: Path, turns: int) -> None:
     trio.run(make)
 
 
-def test_why_says_that_a_rule_is_spent_since_when_and_where(run: Run):
+def test_b26_why_says_that_a_rule_is_spent_since_when_and_where(run: Run):
     conversation(Path(".midstream/midstream.sqlite3"), turns=4)
 
     result = run("why", "no-any", "--conversation", "con-1")
@@ -583,3 +583,14 @@ def test_directories_that_other_tools_are_told_of_are_read_too(
     assert "from-copilot" not in run("list", "--all").stdout, "a user's, of a foreign tool"
     write(Path("midstream.toml"), "[rules]\nbuiltin_rules = false\nforeign_user_rules = true\n")
     assert "from-copilot" in run("list", "--all").stdout
+
+
+@pytest.mark.parametrize(
+    ("front", "part"), [("condition: 'a{100000}'", "is ignored"), ("condition: x", "has no body")]
+)
+def test_test_of_a_rule_file_says_what_is_wrong_with_it(run: Run, front: str, part: str) -> None:
+    body = "" if "body" in part else "Do."
+    file = rule(front, "odd", body=body, folder="elsewhere")
+    result = run("test", "x", "-r", str(file))
+    assert result.exit_code == 1
+    assert part in result.stderr

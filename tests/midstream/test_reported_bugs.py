@@ -176,6 +176,45 @@ async def test_b20_a_rule_that_matched_in_a_cut_attempt_is_not_spent(
         ]
 
 
+async def test_b23_edited_rules_count_for_the_next_prompt_and_records_stay(
+    autojump_clock: MockClock,
+) -> None:
+    scripts = [says("foo"), answer("fine"), answer("foo bar"), answer("fine")]
+    async with open_world(*scripts, rules=[rule("foo", name="old")]) as world:
+        await world.animate("hello", conversation_id="con-1").result()
+        edited = [rule("foo", name="old"), rule("bar", name="new")]
+        rulebook = await world.runtime.reload_rules(edited)
+        assert rulebook is world.runtime.rules
+        session = world.animate("more", conversation_id="con-1")
+        assert (await session.result()).attempts == 2
+        said = {v.rule: v.action for v in verdicts(session)}
+        assert said == {"old": VerdictAction.SUPPRESSED, "new": VerdictAction.INTERRUPT}
+
+
+async def test_b23_a_session_that_runs_keeps_the_rules_of_its_start(
+    autojump_clock: MockClock,
+) -> None:
+    late: Script = [StreamStarted(), BlockStarted(0, "text"), Pause(5), *answer("foo")[2:]]
+    async with open_world(late, answer("fine"), rules=[rule("foo")]) as world:
+        session = world.animate("hello")
+        await trio.sleep(1)
+        await world.runtime.reload_rules([])
+        assert (await session.result()).attempts == 2
+        assert (await world.runtime.reload_rules()).rule_set.rules == ()
+
+
+async def test_b27_an_edit_is_judged_by_what_it_introduces_alone(
+    autojump_clock: MockClock,
+) -> None:
+    """Neither what it replaces nor the rest of the file counts."""
+    arguments = '{"file_path": "a.ts", "old_string": "x as any", "new_string": "x"}'
+    scope = ScopeToken(Source.TOOL, "edit", "*.ts")
+    async with open_world(answer(Call("Edit", arguments)), rules=[rule("as any", scope)]) as world:
+        session = world.animate("hello")
+        await session.result()
+        assert not verdicts(session)
+
+
 async def test_r1_a_compaction_that_removes_the_reminder_arms_the_rule_again(
     autojump_clock: MockClock,
 ) -> None:
@@ -198,6 +237,27 @@ async def test_r2_repeat_mode_and_gap_may_be_set_for_each_rule(autojump_clock: M
         await session.result()
         injected = [e.event.rules for e in session.events if isinstance(e.event, ReminderInjected)]
         assert injected == [("often", "seldom"), ("often",)]
+
+
+async def test_r4_what_was_undone_arms_the_rule_again_and_the_rest_keeps_its_age(
+    autojump_clock: MockClock,
+) -> None:
+    """Records go with the items that they stand for: whoever takes a conversation back to an
+    earlier place takes the later reminders back, and no other."""
+    rules = [rule("foo", name="early"), rule("bar", name="late")]
+    scripts = [says("foo"), answer("one"), says("bar"), answer("two")]
+    async with open_world(*scripts, says("foo bar"), answer("three"), rules=rules) as world:
+        await world.animate("a", conversation_id="con-1").result()
+        before = await load_conversation(world.store, "con-1")
+        await world.animate("b", conversation_id="con-1").result()
+        conversation = await load_conversation(world.store, "con-1")
+        assert set(conversation.recorded) == {"early", "late"}
+        await commit_write(world.store, conversation, lambda c: replace_context(c, before.items))
+        undone = await load_conversation(world.store, "con-1")
+        assert undone.recorded == before.recorded
+        again = world.animate("c", conversation_id="con-1")
+        assert (await again.result()).attempts == 2
+        assert [v.rule for v in verdicts(again) if v.action is VerdictAction.INTERRUPT] == ["late"]
 
 
 async def test_r6_one_noisy_rule_is_capped_and_the_others_still_interrupt(
@@ -243,6 +303,33 @@ async def test_p4_a_call_is_watched_while_its_arguments_stream(autojump_clock: M
         [verdict] = verdicts(session)
         assert verdict.action is VerdictAction.INTERRUPT
         assert not [e for e in session.events if isinstance(e.event, ToolUse)]
+
+
+async def test_r7_a_reminder_may_say_what_to_do_instead_of_the_whole_rule(
+    autojump_clock: MockClock,
+) -> None:
+    affordance = rule("foo", reminder="Say bar; it means the same.")
+    async with open_world(says("foo"), answer("bar"), rules=[affordance]) as world:
+        session = world.animate("hello")
+        await session.result()
+        [injected] = [e.event for e in session.events if isinstance(e.event, ReminderInjected)]
+        assert "Say bar; it means the same." in injected.text
+        assert "Not r." not in injected.text
+
+
+async def test_p6_a_rule_about_calls_hears_no_narration(autojump_clock: MockClock) -> None:
+    scripts = [
+        answer("I will not run rm -rf here."),
+        [*answer(Call("bash", '{"command": "rm -rf /"}'))[:-1], Hang()],
+        answer("fine"),
+    ]
+    danger = rule("rm -rf", ScopeToken(Source.TOOL, "bash"))
+    async with open_world(*scripts, rules=[danger]) as world:
+        told = world.animate("hello")
+        assert (await told.result()).attempts == 1
+        assert not verdicts(told)
+        done = world.animate("go")
+        assert (await done.result()).attempts == 2
 
 
 async def test_shadow_mode_reports_and_does_nothing_else(autojump_clock: MockClock) -> None:

@@ -665,7 +665,7 @@ def verdicts_of(events: list[AnyEvent]) -> list[VerdictAction]:
     return [event.verdict.action for event in events if isinstance(event, RuleTriggered)]
 
 
-async def test_a_call_whose_arguments_break_an_interrupting_rule_never_runs(
+async def test_b14_a_call_whose_arguments_break_an_interrupting_rule_never_runs(
     autojump_clock: MockClock,
 ) -> None:
     scripts = [

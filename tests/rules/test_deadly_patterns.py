@@ -7,6 +7,7 @@ that none of them is left to an engine whose time has no bound (spec/ttsr.md P7,
 import pytest
 
 from midstream.messages.stream import BlockFinished, TextDelta
+from midstream.rules import automaton
 from midstream.rules.backtracking import EVALUATION_BUDGET_S
 from midstream.rules.finding import Match, Suspended
 from midstream.rules.rule import Rule, ScopeToken, Source
@@ -89,7 +90,7 @@ NO_TIME_S = 1e-9
 
 
 @pytest.mark.parametrize("condition", NEED_BACKTRACKING)
-def test_what_takes_too_long_is_suspended_and_the_others_are_still_watched(
+def test_p7_what_takes_too_long_is_suspended_and_said_and_the_others_are_still_watched(
     condition: str,
 ) -> None:
     watch = watch_for(condition, "harmless", budget_s=NO_TIME_S)
@@ -97,6 +98,19 @@ def test_what_takes_too_long_is_suspended_and_the_others_are_still_watched(
     findings = watch.feed([TextDelta(0, text), BlockFinished(0)])
     [suspended] = [finding for finding in findings if isinstance(finding, Suspended)]
     assert (suspended.rules, suspended.condition) == ((condition,), condition)
+    [match] = [finding for finding in findings if isinstance(finding, Match)]
+    assert match.rule.name == "harmless"
+
+
+def test_what_neither_an_automaton_nor_regex_can_run_is_suspended_and_crashes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    condition = r"x(?:a??){30}y"
+    watch = watch_for(condition, "harmless")
+    monkeypatch.setattr(automaton, "MAX_WORK", 1)  # as if the text were one that it grows on
+    findings = watch.feed([TextDelta(0, "xa harmless"), BlockFinished(0)])
+    suspended = [finding for finding in findings if isinstance(finding, Suspended)]
+    assert [each.condition for each in suspended if each.condition == condition] == [condition]
     [match] = [finding for finding in findings if isinstance(finding, Match)]
     assert match.rule.name == "harmless"
 

@@ -471,3 +471,15 @@ def test_of_two_named_files_with_one_name_the_first_counts(machine: Machine):
 
     assert [rule.path for rule in found.rules] == [str(one)]
     assert [shadowed.rule.path for shadowed in found.shadowed] == [str(two)]
+
+
+def test_what_looks_like_a_rule_and_is_not_read_is_said(machine: Machine):
+    machine.write("repo/sub/.cursor/rules/frontend/react.mdc")
+    machine.write("repo/sub/.cursor/rules/assets/logo.svg")
+    machine.write("repo/sub/.midstream/rules/UPPER.MD")
+    machine.write("repo/sub/.clinerules/workflows/release.md")
+    machine.write("repo/sub/.clinerules/style.md")
+    found = machine.discover()
+    notes = {Path(p.path).name: p for p in found.problems if "not read" in p.what}
+    assert set(notes) == {"frontend", "UPPER.MD"}
+    assert all(note.severity is Severity.NOTE and note.mend for note in notes.values())

@@ -232,3 +232,19 @@ def test_no_text_makes_it_raise(text: str):
     assert document.body == document.body.strip()
     for problem in document.problems:
         assert 0 <= problem.line <= text.count("\n") + text.count("\r") + 4
+
+
+@pytest.mark.parametrize("before", ["# Title\n", "Some words.\n\n", "<!-- a\nb -->\n# T\n"])
+def test_front_matter_that_does_not_come_first_is_reported_with_its_line(before: str):
+    document = read_document(f"{before}---\ndescription: x\ncondition: foo\n---\nBody.\n", "r.md")
+    [problem] = document.problems
+    assert (problem.line, problem.severity) == (before.count("\n") + 1, Severity.WARNING)
+    assert "not the beginning of the file" in problem.what
+    assert not document.fields
+
+
+@pytest.mark.parametrize(
+    "text", ["Intro\n\n---\nTip: be nice.\n\n---\nMore.\n", "# T\n---\ncondition: never closed\n"]
+)
+def test_a_rule_between_paragraphs_is_no_front_matter(text: str):
+    assert read_document(text).problems == ()

@@ -597,3 +597,43 @@ def test_no_front_matter_makes_it_raise(lines: list[tuple[str, str]], origin: st
 )
 def test_a_hostile_condition_is_dropped_or_kept_but_never_raises(pattern: str, dialect: str):
     assert read(f"condition: '{pattern}'\ndialect: {dialect}").rule is not None
+
+
+# --- as people write them
+
+
+@pytest.mark.parametrize(
+    ("front", "line", "part"),
+    [
+        ('condition: "\\bas any\\b"', 2, "`\\b` in double quotes is a control character"),
+        ('condition:\n  - foo\n  - "\\0x"', 4, "`\\0` in double quotes"),
+        ("condition: /as any/i", 2, "write `(?i)as any`"),
+        ("condition: /^import .*$/", 2, "write `^import .*$`"),
+        ("condition: '/\\bfoo/gm'", 2, "write `(?m)\\bfoo`"),
+        ("condition: foo\nall: on", 3, "`all: on` was read as true"),
+        ("condition: foo\nall: 'false'", 3, "`all: false` was read as false"),
+    ],
+)
+def test_what_was_hardly_meant_is_said(front: str, line: int, part: str):
+    file = read(front)
+    [problem] = [each for each in file.problems if part in each.what]
+    assert (problem.line, problem.severity) == (line, Severity.WARNING)
+    assert file.rule is not None
+    assert file.rule.conditions
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [r"/\*[ \t]*eslint-disable[ \t]*\*/", "//.*", "/usr/(?:bin|lib)/", r"\bany\b", "^/api/v1$"],
+)
+def test_slashes_that_belong_to_a_condition_are_no_quotes(condition: str):
+    assert read(f"condition: '{condition}'").problems == ()
+
+
+@pytest.mark.parametrize("origin", ["cursor", "windsurf"])
+def test_tools_that_list_globs_in_one_text_are_read_as_they_read_it(origin: str):
+    text = "---\nglobs: **/*.ts,src/**/*.{js,jsx}\ncondition: foo\n---\nBody.\n"
+    file = parse_rule("r", text, path="r.mdc", origin=origin)
+    assert file.rule is not None
+    assert file.rule.globs == ("**/*.ts", "src/**/*.{js,jsx}")
+    assert not any("one pattern" in problem.what for problem in file.problems)
