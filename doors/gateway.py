@@ -300,9 +300,14 @@ async def _relay(client: Client, answer: Answer) -> None:
 
 
 async def _refuse_websocket(receive: Receive, send: Send) -> None:
-    """Codex asks for a websocket first and falls back to HTTP when it gets a 404."""
+    """Codex asks for a websocket first. At a 426 it goes on over HTTP at once, at any other
+    status only after seven attempts (seen with 0.171.0)."""
     await receive()
-    body = b'{"error":{"type":"not_found","message":"there is no websocket here; use HTTP"}}'
-    head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "websocket.http.response.start", "status": 404, "headers": head})
+    body = b'{"error":{"type":"upgrade_required","message":"there is no websocket here; use HTTP"}}'
+    head = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"upgrade", b"HTTP/1.1"),  # RFC 9110, 15.5.22
+    ]
+    await send({"type": "websocket.http.response.start", "status": 426, "headers": head})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})

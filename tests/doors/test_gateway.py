@@ -312,7 +312,7 @@ async def test_the_base_path_answers_and_a_websocket_is_refused_at_once() -> Non
             "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
         }
         refused = await client.get(f"{world.url}/v1/responses", headers=upgrade)
-        assert refused.status_code == 404
+        assert refused.status_code == 426
     assert not world.upstream.asked
 
 
