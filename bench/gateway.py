@@ -64,7 +64,7 @@ async def asked(
     body = _body(path, deltas, pause_ms, stream_id or f"s{next(_ids)}")
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
-        head = f"POST {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         head += f"authorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
         await stream.send_all(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         yield stream
