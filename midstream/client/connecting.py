@@ -48,10 +48,11 @@ async def websocket_to(endpoint: Endpoint, protocol: str) -> AsyncGenerator[WebS
     async with trio.open_nursery() as nursery:
         with trio.fail_after(CONNECT_DEADLINE_S):
             stream = await endpoint.open_stream()
+        reader = await nursery.start(_read_until_told)
         try:
             with trio.fail_after(CONNECT_DEADLINE_S):
                 websocket = await wrap_client_stream(
-                    nursery,
+                    reader,
                     stream,  # pyright: ignore[reportArgumentType] - typed for sockets, works for all
                     endpoint.host,
                     endpoint.path,
@@ -63,8 +64,8 @@ async def websocket_to(endpoint: Endpoint, protocol: str) -> AsyncGenerator[WebS
             finally:
                 await _close(websocket)
         finally:
+            reader.cancel_scope.cancel()
             await trio.aclose_forcefully(stream)
-        nursery.cancel_scope.cancel()
 
 
 async def ping_for_ever(websocket: WebSocketConnection) -> None:
@@ -101,6 +102,15 @@ def reason_of(problem: BaseException) -> str:
     while not str(deepest) and deepest.__cause__ is not None:
         deepest = deepest.__cause__
     return str(deepest) or type(deepest).__name__
+
+
+async def _read_until_told(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """Give what reads a connection a nursery that only its owner cancels: a client that is
+    cancelled still has to hear the goodbye of the server."""
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.shield = True
+        nursery.start_soon(trio.sleep_forever)
+        task_status.started(nursery)
 
 
 async def _close(websocket: WebSocketConnection) -> None:
