@@ -22,7 +22,7 @@ from midstream.messages.event_log import BEGINNING, Block, Position, block_behin
 from midstream.messages.events import SessionEnded, SessionEvent
 from midstream.messages.record import SessionRecord
 from midstream.messages.usage import Usage
-from midstream.stores.event_log import LogReader, end_of_epoch, read_tail
+from midstream.stores.event_log import LogReader, end_of_epoch, read_tail, seam_before
 from midstream.stores.sessions import load_session
 from midstream.stores.store import Store
 
@@ -229,7 +229,7 @@ class Replay:
             if ring is not None:
                 raise self._gap(newest.sequence)
             if self._patience <= 0:
-                return Start(newest, reset=True)
+                return await self._reset(newest)
             await self._pause()
 
     async def _newest(self, ring: GapError | None) -> Position:
@@ -245,7 +245,15 @@ class Replay:
         if end is None:
             last = (await read_tail(self._store, self._session_id)).last
             end = 0 if last is None else last.last
-        return Start(Position(epoch, min(after, end)), reset=after > end)
+        if after <= end:
+            return Start(Position(epoch, after))
+        return await self._reset(Position(epoch, end))
+
+    async def _reset(self, kept: Position) -> Start:
+        """What lies behind `kept` is not on record, and the asker has seen some of it. What he
+        got as one event he can only forget as a whole."""
+        seam = await seam_before(self._store, self._session_id, kept.sequence)
+        return Start(Position(kept.epoch, seam), reset=True)
 
     def _gap(self, after: int | None) -> GapError:
         place = self._position.sequence if self._position != BEGINNING else self._asked[0]

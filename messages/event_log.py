@@ -74,6 +74,28 @@ def block_behind(block: Block, after: int) -> Block | None:
     return None
 
 
+def runs_up_to(block: Block, number: int) -> list[tuple[int, AnyEvent]]:
+    """The runs that begin at `number` or before, the last first, each behind the number that
+    comes before it."""
+    before = block.first - 1
+    runs: list[tuple[int, AnyEvent]] = []
+    for run in block.runs:
+        if before >= number:
+            break
+        runs.append((before, run.event))
+        before += run.count
+    return runs[::-1]
+
+
+def may_be_joined(before: AnyEvent, after: AnyEvent) -> bool:
+    """Whether somebody may get these two, one after the other, as one event."""
+    match before, after:
+        case (Text(a), Text(b)) | (Thinking(a), Thinking(b)):
+            return a == b
+        case _:
+            return False
+
+
 def events_of(session_id: str, block: Block) -> Iterator[SessionEvent]:
     """The events of a block; joined deltas have the number of the last."""
     number = block.first - 1
@@ -96,20 +118,12 @@ def _groups(events: Iterable[SessionEvent]) -> Iterator[list[SessionEvent]]:
     """Adjacent deltas of one attempt and kind together, everything else by itself."""
     group: list[SessionEvent] = []
     for event in events:
-        if group and not _continues(group[-1].event, event.event):
+        if group and not may_be_joined(group[-1].event, event.event):
             yield group
             group = []
         group.append(event)
     if group:
         yield group
-
-
-def _continues(before: AnyEvent, after: AnyEvent) -> bool:
-    match before, after:
-        case (Text(a), Text(b)) | (Thinking(a), Thinking(b)):
-            return a == b
-        case _:
-            return False
 
 
 def _texts(group: Sequence[SessionEvent]) -> list[str]:

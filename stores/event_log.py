@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from midstream.messages.errors import StoreError
-from midstream.messages.event_log import Block
+from midstream.messages.event_log import Block, may_be_joined, runs_up_to
 from midstream.messages.events import AttemptStarted, Retracted, ToolResult, ToolWanted
 from midstream.messages.repair import repaired
 from midstream.stores.store import Append, Log, RequireFence, Store, encode
@@ -92,6 +92,28 @@ async def end_of_epoch(store: Store, session_id: str, epoch: int) -> int | None:
     if index == length:
         return None
     return (await _read_one(store, session_id, index)).first - 1
+
+
+async def seam_before(store: Store, session_id: str, number: int) -> int:
+    """The last place, behind `number` or before, over which no joined event can reach.
+
+    Behind any other place, what somebody has seen cannot be taken back: the deltas on either
+    side of it may have come as one. Raises `StoreError`.
+    """
+    length = await store.length(Log.EVENTS, session_id)
+    holds = await _first_block(store, session_id, length, lambda block: block.last >= number)
+    index = min(holds + 1, length)
+    seam, behind = number, None
+    while index:
+        first = max(0, index - PAGE)
+        page = await store.read(Log.EVENTS, session_id, first, index - first)
+        for entry in reversed(page):
+            for before, event in runs_up_to(_decode(session_id, entry), number):
+                if not may_be_joined(event, event if behind is None else behind):
+                    return seam
+                seam, behind = before, event
+        index = first
+    return seam
 
 
 async def _first_block(

@@ -374,6 +374,25 @@ async def test_a_request_of_which_nobody_knows_is_not_sent_again(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_client_that_leaves_hears_the_goodbye_of_the_server(
+    is_cancelled: bool, autojump_clock: MockClock
+) -> None:
+    """In the middle of a story, and without the two seconds that a silent server is given."""
+    async with opened(story(2_000)) as (_, wire):
+        with trio.CancelScope() as scope:
+            async with wire.connect() as client:
+                session = await client.animate("go")
+                async for event in session.events():
+                    if event.sequence > 100:
+                        break
+                began_at = trio.current_time()
+                if is_cancelled:
+                    scope.cancel()
+        assert trio.current_time() - began_at < 0.5
+        assert wire.service.connections == 0
+
+
 async def test_two_iterators_over_one_session_each_get_everything(
     autojump_clock: MockClock,
 ) -> None:
@@ -476,10 +495,14 @@ async def test_what_a_lost_host_had_not_kept_is_said_to_be_lost(autojump_clock: 
             kept = [event for event in seen if event.sequence <= lost.value.position.sequence]
             assert 0 < len(kept) < len(seen)
             rest = [event async for event in events]
-            assert {event.epoch for event in rest} == {2}
+            numbers = [event.sequence for event in kept + rest]
+            assert numbers == sorted(set(numbers))
+            # What is on record behind the last seam is told again.
+            again = [event for event in rest if event.epoch == 1]
+            assert words_of(seen).startswith(words_of(kept + again))
+            assert rest[len(again)].event == Retracted(1, "its host was lost")
             assert isinstance(rest[-1].event, SessionEnded)
             assert rest[-1].event.output == "told anew"
-            assert rest[0].event == Retracted(1, "its host was lost")
             chunks = [chunk async for chunk in client.session(session.session_id).chunks]
             assert chunks[-2:] == [Retracted(1, "its host was lost"), Text(1, "told anew")]
         nursery.cancel_scope.cancel()
