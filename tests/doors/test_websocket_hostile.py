@@ -6,11 +6,13 @@ client when all is over.
 """
 
 import json
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from raw_client import RawClient, raw_client
@@ -18,7 +20,7 @@ from trio.testing import MockClock
 
 from midstream.config import WebsocketConfig
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
-from midstream.messages.wire_codec import JSON_PROTOCOL
+from midstream.messages.wire_codec import JSON_PROTOCOL, MSGPACK_PROTOCOL
 from midstream.providers.scripted import Pause, Script, answer
 from midstream.testing.wire import HOST, open_wire
 from midstream.testing.world import open_world
@@ -37,7 +39,12 @@ def story(pause_s: float) -> Script:
     yield from answer("")[1:]
 
 
-def handshake(host: str = HOST, origin: str | None = None, protocol: str = JSON_PROTOCOL) -> bytes:
+def handshake(
+    host: str = HOST,
+    origin: str | None = None,
+    protocol: str = JSON_PROTOCOL,
+    extensions: str | None = None,
+) -> bytes:
     lines = [
         "GET /v1 HTTP/1.1",
         f"Host: {host}",
@@ -47,6 +54,7 @@ def handshake(host: str = HOST, origin: str | None = None, protocol: str = JSON_
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
         f"Sec-WebSocket-Protocol: {protocol}",
         *([f"Origin: {origin}"] if origin else []),
+        *([f"Sec-WebSocket-Extensions: {extensions}"] if extensions else []),
     ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
@@ -66,8 +74,9 @@ def frame(
     return head + (b"\0\0\0\0" if masked else b"") + payload
 
 
-Attack = Callable[[Random], list[bytes]]
-"""The pieces that are sent, one after the other. None of them has to make sense."""
+Attack = Callable[[Random], Sequence[bytes | float]]
+"""The pieces that are sent, one after the other, and the seconds between them. None of them
+has to make sense."""
 
 
 def noise(random: Random) -> list[bytes]:
@@ -176,6 +185,51 @@ def deep_nesting(random: Random) -> list[bytes]:
     return [handshake(), frame(1, HELLO), frame(1, deep)]
 
 
+def deep_nesting_in_binary(random: Random) -> list[bytes]:
+    hello = msgspec.msgpack.encode(json.loads(HELLO))
+    deep = b"\x83\xa4type\xa6submit\xa2id\x01\xa8segments" + b"\x91" * 200_000
+    liar = b"\xdd\xff\xff\xff\xff"  # an array of four billion entries, of which none comes
+    start = [handshake(protocol=MSGPACK_PROTOCOL), frame(2, hello)]
+    return [*start, frame(2, deep), frame(2, liar), frame(2, random.randbytes(300))]
+
+
+def numbers_without_end(random: Random) -> list[bytes]:
+    number = random.choice([b"9" * 500_000, b"1e999999999", b"-" + b"0" * 500_000, b"NaN"])
+    return [handshake(), frame(1, HELLO), frame(1, b'{"type":"ping","id":' + number + b"}")]
+
+
+def one_byte_at_a_time(random: Random) -> list[bytes | float]:
+    """A slow loris: it is never silent, and never gets anywhere."""
+    pieces: list[bytes | float] = []
+    for byte in handshake() + frame(1, HELLO):
+        pieces += [bytes([byte]), random.uniform(0, 0.5)]
+    return pieces
+
+
+def a_bomb(random: Random) -> list[bytes]:
+    """Little that would be much, if the server agreed to unpack it."""
+    start = handshake(extensions="permessage-deflate; client_max_window_bits")
+    return [start, frame(1, HELLO), frame(1, zlib.compress(b"x" * 5_000_000), rsv=4)]
+
+
+def requests_without_end(random: Random) -> list[bytes]:
+    """They make sense, but nobody could want so many answers."""
+    kinds = [
+        {"type": "list", "limit": 500},
+        {"type": "status"},
+        {"type": "subscribe", "session": "ses-none"},
+        {"type": "unsubscribe", "session": "ses-none"},
+        {"type": "cancel", "session": "ses-none"},
+    ]
+    said = [json.dumps({**random.choice(kinds), "id": id}).encode() for id in range(2_000)]
+    return [handshake(), frame(1, HELLO), *[frame(1, request) for request in said]]
+
+
+def subscriptions_without_end(random: Random) -> list[bytes]:
+    said = [{"type": "subscribe", "id": id, "session": f"ses-{id}"} for id in range(500)]
+    return [handshake(), frame(1, HELLO), *[frame(1, json.dumps(one).encode()) for one in said]]
+
+
 ATTACKS: list[Attack] = [
     noise,
     half_a_handshake,
@@ -194,6 +248,12 @@ ATTACKS: list[Attack] = [
     bad_closes,
     requests_that_make_no_sense,
     deep_nesting,
+    deep_nesting_in_binary,
+    numbers_without_end,
+    one_byte_at_a_time,
+    a_bomb,
+    requests_without_end,
+    subscriptions_without_end,
 ]
 
 
@@ -204,6 +264,9 @@ async def attack(stream: trio.abc.Stream, seed: int, which: Attack) -> None:
     async with stream:
         with trio.move_on_after(120), suppress(trio.BrokenResourceError):
             for number, piece in enumerate(pieces):
+                if not isinstance(piece, bytes):
+                    await trio.sleep(piece)
+                    continue
                 await stream.send_all(piece)
                 if number < 2:
                     await trio.sleep(0.01)
