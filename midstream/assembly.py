@@ -1,4 +1,4 @@
-"""From a configuration to the parts that it names: provider, store, rules."""
+"""From a configuration to the parts that it names: provider, store, rules, budget."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -9,7 +9,8 @@ from pathlib import Path
 import trio
 
 from midstream.actors.clock import SystemClock
-from midstream.config import Config, ProviderConfig, StoreConfig
+from midstream.actors.turn_settings import PromptBudget
+from midstream.config import BudgetConfig, Config, ProviderConfig, RulesConfig, StoreConfig
 from midstream.messages.errors import ConfigError
 from midstream.providers.claude_code import ClaudeCodeProvider
 from midstream.providers.claude_code_request import DEFAULT_COMMAND
@@ -17,6 +18,7 @@ from midstream.providers.provider import Provider
 from midstream.providers.replay import ReplayProvider
 from midstream.rules.buckets import Buckets, sort_rules
 from midstream.rules.discovery import Discovery, Shadowed, discover, rules_from_paths
+from midstream.rules.policy import PolicySettings
 from midstream.rules.problem import Problem
 from midstream.rules.rule import Rule
 from midstream.rules.rule_locations import DiscoverySettings, with_environment
@@ -131,6 +133,27 @@ def find_rules(config: Config, cwd: Path) -> Discovery:
         problems=(*named.problems, *found.problems),
         shadowed=(*named.shadowed, *hidden, *found.shadowed),
         disabled=(*named.disabled, *found.disabled),
+    )
+
+
+def repeat_policy(rules: RulesConfig) -> PolicySettings:
+    """When a violation interrupts, and how often one is reminded of."""
+    return PolicySettings(
+        interrupt_mode=rules.interrupt_mode,
+        repeat_mode=rules.repeat_mode,
+        repeat_gap=rules.repeat_gap,
+        max_retries_per_rule=rules.max_retries_per_rule,
+        max_retries_per_prompt=rules.max_retries_per_prompt,
+    )
+
+
+def prompt_budget(budget: BudgetConfig) -> PromptBudget:
+    """What midstream may start by itself for one prompt."""
+    return PromptBudget(
+        max_restarts=budget.max_restarts,
+        max_output_tokens=budget.max_output_tokens,
+        max_s=budget.max_s,
+        max_tool_rounds=budget.max_tool_rounds,
     )
 
 

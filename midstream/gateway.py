@@ -8,13 +8,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from midstream.actors.turn_settings import PromptBudget
-from midstream.config import Config, GatewayUpstreamConfig
+from midstream.assembly import prompt_budget, repeat_policy
+from midstream.config import GatewayUpstreamConfig
 from midstream.doors.access import is_loopback
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
 from midstream.messages.errors import ConfigError
-from midstream.rules.policy import PolicySettings
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.tool_shapes import ToolTable
 from midstream.runtime import Runtime
@@ -87,27 +86,12 @@ def build_rules(runtime: Runtime, cwd: Path) -> GatewayRules:
     return GatewayRules(
         rule_set=rule_set,
         new_arguments=lambda call_id, tool: ToolArguments(call_id, tool, table, str(cwd), raw=raw),
-        policy=PolicySettings(
-            interrupt_mode=config.rules.interrupt_mode,
-            repeat_mode=config.rules.repeat_mode,
-            repeat_gap=config.rules.repeat_gap,
-            max_retries_per_rule=config.rules.max_retries_per_rule,
-            max_retries_per_prompt=config.rules.max_retries_per_prompt,
-        ),
-        budget=budget_of(config),
+        policy=repeat_policy(config.rules),
+        budget=prompt_budget(config.budget),
         passage_cap_chars=config.rules.passage_cap_chars,
         on_exhausted=config.rules.on_exhausted,
         retry_delay_s=config.rules.retry_delay_ms / 1000,
         retry_after_cap_s=config.gateway.retry_after_cap_s,
         cwd=str(cwd),
         home=str(Path.home()),
-    )
-
-
-def budget_of(config: Config) -> PromptBudget:
-    """What midstream may start by itself for one request."""
-    return PromptBudget(
-        max_restarts=config.budget.max_restarts,
-        max_output_tokens=config.budget.max_output_tokens,
-        max_s=config.budget.max_s,
     )

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import Generic, TypeVar
 
 import trio
@@ -57,7 +56,7 @@ class Admission:
         return self._admitted
 
 
-class EventStream(Generic[T]):
+class EventStream(trio.abc.AsyncResource, Generic[T]):
     """An async iterator over what one session says; it ends with the session.
 
     Leaving it (`aclose`, or the end of an `async with`) ends the subscription, never the
@@ -99,17 +98,6 @@ class EventStream(Generic[T]):
         """End the subscription."""
         self._replay.close()
         self._ready.clear()
-
-    async def __aenter__(self) -> "EventStream[T]":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 class SessionHandle:

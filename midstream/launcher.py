@@ -23,8 +23,8 @@ from midstream.actors.live_sessions import ActorSession
 from midstream.actors.open_calls import ToolLimits
 from midstream.actors.outcome import Outcome
 from midstream.actors.submit import Prompt
-from midstream.actors.turn_settings import PromptBudget, TurnSettings
-from midstream.assembly import RuleBook
+from midstream.actors.turn_settings import TurnSettings
+from midstream.assembly import RuleBook, prompt_budget, repeat_policy
 from midstream.books import Books
 from midstream.config import Config
 from midstream.handle import Admission, SessionHandle
@@ -36,7 +36,6 @@ from midstream.messages.events import SessionEnded
 from midstream.messages.record import Fence, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp
 from midstream.providers.provider import Provider
-from midstream.rules.policy import PolicySettings
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.tool_shapes import ToolTable
 from midstream.stores.conversations import ConversationBusy
@@ -109,7 +108,7 @@ class Launcher:
         self._live: dict[str, SessionHandle] = {}
         self._rule_set = rulebook.rule_set
         self._tool_table = ToolTable(config.rules.tools)
-        self._policy = _policy(config)
+        self._policy = repeat_policy(config.rules)
         self._tool_limits = ToolLimits(
             parallel=config.tools.parallel,
             deadline_s=config.tools.deadline_s,
@@ -292,12 +291,7 @@ class Launcher:
             context_mode=config.rules.context_mode,
             on_exhausted=config.rules.on_exhausted,
             retry_delay_s=config.rules.retry_delay_ms / 1000,
-            budget=PromptBudget(
-                max_restarts=config.budget.max_restarts,
-                max_output_tokens=config.budget.max_output_tokens,
-                max_s=config.budget.max_s,
-                max_tool_rounds=config.budget.max_tool_rounds,
-            ),
+            budget=prompt_budget(config.budget),
             continuation=continuation_settings(
                 config.stop_message, is_allowed=request.auto_continue
             ),
@@ -314,13 +308,3 @@ def _root_of(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def _policy(config: Config) -> PolicySettings:
-    return PolicySettings(
-        interrupt_mode=config.rules.interrupt_mode,
-        repeat_mode=config.rules.repeat_mode,
-        repeat_gap=config.rules.repeat_gap,
-        max_retries_per_rule=config.rules.max_retries_per_rule,
-        max_retries_per_prompt=config.rules.max_retries_per_prompt,
-    )

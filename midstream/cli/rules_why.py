@@ -6,10 +6,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from midstream.assembly import build_store
+from midstream.assembly import build_store, repeat_policy
 from midstream.cli.rule_selection import Selection
 from midstream.cli.tables import one_line, print_line
-from midstream.config import Config
 from midstream.messages.errors import ConfigError
 from midstream.rules.explain import (
     AskedOutput,
@@ -19,7 +18,6 @@ from midstream.rules.explain import (
     Standing,
     explain,
 )
-from midstream.rules.policy import PolicySettings
 from midstream.stores.conversation_load import load_conversation
 
 _STYLES = {Standing.OPEN: "bold green", Standing.UNKNOWN: "bold red"}
@@ -54,7 +52,7 @@ async def explain_rule(
         enabled=settings.enabled or selection.is_named,
         disabled_rules=selection.disabled_rules,
         builtin_rules=settings.builtin_rules,
-        policy=_policy(selection.config),
+        policy=repeat_policy(selection.config.rules),
         place=place,
         memory=await _remember(selection, conversation_id),
     )
@@ -100,14 +98,4 @@ async def _remember(selection: Selection, conversation_id: str | None) -> Memory
         conversation_id=conversation_id,
         turn=conversation.turn,
         records=conversation.injections,
-    )
-
-
-def _policy(config: Config) -> PolicySettings:
-    return PolicySettings(
-        interrupt_mode=config.rules.interrupt_mode,
-        repeat_mode=config.rules.repeat_mode,
-        repeat_gap=config.rules.repeat_gap,
-        max_retries_per_rule=config.rules.max_retries_per_rule,
-        max_retries_per_prompt=config.rules.max_retries_per_prompt,
     )

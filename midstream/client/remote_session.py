@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 
 import trio
 
@@ -34,7 +33,7 @@ LinkFor = Callable[[str], Awaitable[Link]]
 """Gives a link over which this session is not followed."""
 
 
-class RemoteEvents:
+class RemoteEvents(trio.abc.AsyncResource):
     """The events of a session behind a number, in order, each once, to the session's end.
 
     Connections may break meanwhile: it subscribes again behind the last event. Raises
@@ -84,17 +83,6 @@ class RemoteEvents:
         if sink is not None and self._link is not None:
             await self._link.unfollow(self._session_id, sink)
 
-    async def __aenter__(self) -> "RemoteEvents":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
     async def _next(self) -> list[SessionEvent]:
         """The next events; none if one has to subscribe again."""
         if self._sink is None:
@@ -130,7 +118,7 @@ class RemoteEvents:
             raise EventsLost(self._session_id, Position(place.epoch, place.after))
 
 
-class RemoteChunks:
+class RemoteChunks(trio.abc.AsyncResource):
     """What the model says in a session, piece by piece, to its end.
 
     When the host of the session was lost, what it had said of its last attempt is retracted.
@@ -155,17 +143,6 @@ class RemoteChunks:
     async def aclose(self) -> None:
         """Leave."""
         await self._events.aclose()
-
-    async def __aenter__(self) -> "RemoteChunks":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 class RemoteSession:
