@@ -122,6 +122,8 @@ class Announcer(Actor[AnnouncerMessage]):
         """Of the batch in hand."""
 
     async def started(self) -> None:
+        for session_id in self._numbers.ended:
+            self.spawn(self._forget_later, session_id)
         for session_id, end in self._numbers.take_lost().items():
             self._announce(session_id, () if end is None else (end,))
 
@@ -180,14 +182,12 @@ class Announcer(Actor[AnnouncerMessage]):
 
     def _announce(self, session_id: str, events: tuple[AnyEvent, ...]) -> None:
         channel = self._channel(session_id)
-        if not events:
-            return
         for event in events:
             self._counters.take(event)
         had_ended = channel.ended
         numbered = channel.announce(events)
-        self._numbers.advance(session_id, channel.position)
-        if self._recorder is not None:
+        self._numbers.advance(session_id, channel.position, ended=channel.ended)
+        if self._recorder is not None and numbered:
             # A recorder that is so far behind gets a hole, and says so.
             with suppress(MailboxFull):
                 self._recorder.tell_nowait(RecordEvents(numbered))
@@ -201,10 +201,11 @@ class Announcer(Actor[AnnouncerMessage]):
         self._channel(session_id)
 
     def _subscribe(self, request: Subscribe) -> None:
-        channel = self._channels.get(request.session_id)
-        if channel is None:
+        known = request.session_id in self._channels or request.session_id in self._numbers
+        if not known:
             request.reply.fail(UnknownSession(f"no session {request.session_id} is known here"))
             return
+        channel = self._channel(request.session_id)
         try:
             subscription = channel.subscribe(request.after, request.epoch, request.limit_bytes)
         except GapError as error:
@@ -217,9 +218,8 @@ class Announcer(Actor[AnnouncerMessage]):
         await self.address.tell(Forget(session_id))
 
     def _forget(self, session_id: str) -> None:
-        channel = self._channels.get(session_id)
-        if channel is not None and channel.ended:
-            del self._channels[session_id]
+        if session_id in self._numbers.ended:
+            self._channels.pop(session_id, None)
             self._numbers.forget(session_id)
 
     def _follow(self, request: FollowNotices) -> None:

@@ -18,15 +18,29 @@ class EventNumbers:
     def __init__(self) -> None:
         self.notices = 0
         self._positions: dict[str, Position] = {}
+        self._ended: set[str] = set()
         self._lost: dict[str, SessionEnded | None] = {}
 
     def __getitem__(self, session_id: str) -> Position:
         """Behind which place the session's next event is numbered."""
         return self._positions.get(session_id, BEGINNING)
 
-    def advance(self, session_id: str, position: Position) -> None:
+    def __contains__(self, session_id: str) -> bool:
+        """Whether the session is known and goes on."""
+        return session_id in self._positions and session_id not in self._ended
+
+    @property
+    def ended(self) -> frozenset[str]:
+        """The sessions whose outcome is numbered."""
+        return frozenset(self._ended)
+
+    def advance(self, session_id: str, position: Position, *, ended: bool = False) -> None:
         """Everything up to this place is numbered."""
         self._positions[session_id] = position
+        if ended:
+            self._ended.add(session_id)
+        else:
+            self._ended.discard(session_id)
 
     def lose(self, session_id: str, events: Iterable[AnyEvent]) -> None:
         """Nobody will hear these events; their numbers are not given to others."""
@@ -45,3 +59,4 @@ class EventNumbers:
     def forget(self, session_id: str) -> None:
         """The session is over and nobody will hear of it from here."""
         self._positions.pop(session_id, None)
+        self._ended.discard(session_id)

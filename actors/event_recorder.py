@@ -29,6 +29,10 @@ EVERY_S = 0.25
 AGAIN_S = 2.0
 """Seconds until a write that failed, or came too early, is tried again."""
 
+WITHOUT_RECORD_S = 300.0
+"""Seconds for which events wait for the record of their session. What the store could not take
+is tried again every 30 seconds; a session that is on no record by now never will be."""
+
 SESSIONS_AT_ONCE = 128
 """Sessions whose events are one write."""
 
@@ -70,21 +74,37 @@ class EventRecorder(Actor[RecorderMessage]):
         self._backlog = backlog
         self._busy = False
         """Whether a write is under way, or the time for one is set."""
+        self._without_record: dict[str, float] = {}
+        """Since when it is known of a session that it has no record."""
+        self._handled: list[RecorderMessage] = []
+        """Of the batch in hand."""
 
     async def started(self) -> None:
         self._write_in(EVERY_S)
 
     async def handle_batch(self, messages: tuple[RecorderMessage, ...]) -> None:
+        self._handled.clear()
         for message in messages:
-            match message:
-                case RecordEvents(events):
-                    self._backlog.add(events)
-                    self._write_in(EVERY_S)
-                case WriteLogs():
-                    self.spawn(self._write, self._backlog.blocks(SESSIONS_AT_ONCE))
-                case LogsWritten(blocks, kept):
-                    self._busy = False
-                    self._write_in(self._note(blocks, kept))
+            self._handle(message)
+            self._handled.append(message)
+
+    def _handle(self, message: RecorderMessage) -> None:
+        match message:
+            case RecordEvents(events):
+                self._backlog.add(events)
+                self._write_in(EVERY_S)
+            case WriteLogs():
+                self.spawn(self._write, self._backlog.blocks(SESSIONS_AT_ONCE))
+            case LogsWritten(blocks, kept):
+                self._busy = False
+                self._write_in(self._note(blocks, kept))
+
+    def lost(self, messages: tuple[RecorderMessage, ...]) -> None:
+        """Events wait for the next incarnation."""
+        for message in messages:
+            is_handled = any(message is handled for handled in self._handled)
+            if isinstance(message, RecordEvents) and not is_handled:
+                self._backlog.add(message.events)
 
     async def stopped(self, reason: AnyExit) -> None:
         """Write what is left, as far as there is time."""
@@ -119,13 +139,24 @@ class EventRecorder(Actor[RecorderMessage]):
         if kept is None:
             return AGAIN_S
         for session_id, block in blocks.items():
+            if session_id not in kept.through and session_id not in kept.refused:
+                self._wait_for_record(session_id)
+                continue
+            self._without_record.pop(session_id, None)
             if session_id in kept.through:
                 self._backlog.kept(session_id, block)
-            elif session_id in kept.refused:
+            else:
                 _log.info("%s has another owner; its events are not kept here", session_id)
                 self._backlog.drop(session_id)
-            else:
-                self._backlog.postpone(session_id)
         if blocks and not kept.through:
             return AGAIN_S
         return 0.0 if self._backlog.has_full_block else EVERY_S
+
+    def _wait_for_record(self, session_id: str) -> None:
+        now = trio.current_time()
+        if now - self._without_record.setdefault(session_id, now) < WITHOUT_RECORD_S:
+            self._backlog.postpone(session_id)
+            return
+        _log.info("%s is on no record; its events are not kept", session_id)
+        del self._without_record[session_id]
+        self._backlog.drop(session_id)

@@ -145,6 +145,7 @@ class Race:
                 **more,
             ) as world,
         ):
+            world.has_gaps = "announcer" in self.faults.crashing
             watch = _WorldWatch(world, self.note)
             self.always(watch.step)
             nursery.start_soon(self.trouble, clock)
@@ -217,6 +218,7 @@ class _WorldWatch:
             requests=session.requests,
             requests_at_stop=session.requests_at_stop,
             continued_at_detach=session.continued_at_detach,
+            has_gaps=bool(session.gaps),
             format=self._world.provider.format,
         )
 

@@ -18,7 +18,9 @@ from random import Random  # noqa: TID251 - the one instance of a world
 
 import trio
 
+from midstream.actors.announcer import UnknownSession
 from midstream.actors.clock import Clock, TrioClock
+from midstream.actors.event_channel import GapError
 from midstream.actors.prompt_hooks import Hook, Interceptor
 from midstream.config import Config, RulesConfig
 from midstream.handle import SessionHandle
@@ -31,7 +33,12 @@ from midstream.providers.scripted import Script, ScriptedProvider
 from midstream.rules.rule import Rule
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.memory import MemoryStore
-from midstream.testing.invariants import check_session, check_store, count_continuations
+from midstream.testing.invariants import (
+    InvariantBroken,
+    check_session,
+    check_store,
+    count_continuations,
+)
 from midstream.tools import Tool
 
 START_MS = 1_767_225_600_000
@@ -73,6 +80,8 @@ class ObservedSession:
         self.events: list[SessionEvent] = []
         self.requests_at_stop: int | None = None
         """How many requests had been made when a stop was accepted; None without one."""
+        self.gaps: list[GapError | UnknownSession] = []
+        """What was said and cannot be heard any more; empty unless the Announcer crashes."""
         self.continued_at_detach: int | None = None
         """How many continuations had been asked for when the client had gone; None if it
         has not."""
@@ -89,9 +98,21 @@ class ObservedSession:
         return self._provider.live
 
     async def listen(self) -> None:
-        """Collect the session's events to its end."""
-        async for event in self.handle.events():
-            self.events.append(event)
+        """Collect the session's events to its end, also behind a gap."""
+        after: int | None = 0
+        while after is not None:
+            try:
+                async for event in self.handle.events(after):
+                    self.events.append(event)
+                return
+            except GapError as error:
+                self.gaps.append(error)
+                after = error.after
+            except UnknownSession as error:
+                if self.handle.ended is None:
+                    raise
+                self.gaps.append(error)  # it left no record, and who knew of it has crashed
+                return
 
     async def interrupt(self) -> None:
         """Interrupt, and remember what had been asked for by then."""
@@ -132,6 +153,8 @@ class World:
         self.provider = provider
         self.store = store
         self.sessions: list[ObservedSession] = []
+        self.has_gaps = False
+        """Whether events may be lost, because something crashes that numbers them."""
         self._nursery = nursery
 
     def animate(
@@ -163,12 +186,15 @@ class World:
     async def check(self) -> None:
         """Hold everything so far against the invariants. Raises `InvariantBroken`."""
         for session in self.sessions:
+            if session.gaps and not self.has_gaps:
+                raise InvariantBroken(11, f"{session.gaps[0]}, although nothing has crashed")
             check_session(
                 session.events,
                 ended=session.handle.ended,
                 requests=session.requests,
                 requests_at_stop=session.requests_at_stop,
                 continued_at_detach=session.continued_at_detach,
+                has_gaps=bool(session.gaps),
                 format=self.provider.format,
             )
         conversations = {session.handle.conversation_id for session in self.sessions}

@@ -24,7 +24,7 @@ from midstream.actors.announcer import (
 from midstream.actors.clock import ManualClock
 from midstream.actors.event_backlog import EventBacklog
 from midstream.actors.event_channel import GapError
-from midstream.actors.event_recorder import EVERY_S
+from midstream.actors.event_recorder import EVERY_S, WITHOUT_RECORD_S
 from midstream.actors.notice_board import NoticeStream
 from midstream.actors.replay import Replay
 from midstream.books import Books
@@ -48,6 +48,7 @@ from midstream.messages.transition import (
     Recover,
 )
 from midstream.stores.dlq import MemoryQueue
+from midstream.stores.event_log import read_tail
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.supervisors.child_spec import Surroundings
@@ -216,6 +217,40 @@ async def test_numbers_go_on_after_a_crash_of_the_announcer(autojump_clock: Mock
         events = await read(replay)
         assert [event.sequence for event in events] == [4, 5, 6]
         assert words(events) == words_of(4, 5)
+
+
+class CountedStore(MemoryStore):
+    commits = 0
+
+    async def commit(self, *arguments: Any, **named: Any) -> Any:
+        self.commits += 1
+        return await super().commit(*arguments, **named)
+
+
+async def test_events_wait_for_the_record_of_their_session(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with host(store) as books:
+        await say(books, *texts(1, 3), ENDED)
+        await trio.sleep(WITHOUT_RECORD_S * 0.9)
+        await apply_transition(store, BEGIN)
+        await trio.sleep(10)
+        assert (await read_tail(store, "ses")).last is not None
+
+
+async def test_events_without_a_record_are_let_go_of(autojump_clock: MockClock) -> None:
+    store = CountedStore()
+    async with host(store) as books:
+        await say(books, *texts(1, 3), ENDED)
+        await trio.sleep(WITHOUT_RECORD_S + 10)
+        tried = store.commits
+        assert tried > 100
+        await trio.sleep(3_600)
+        assert store.commits == tried
+        await apply_transition(store, BEGIN)
+        await say(books, *texts(5, 1))
+        await trio.sleep(10)
+        last = (await read_tail(store, "ses")).last
+        assert last is not None, "what is said later finds the record"
 
 
 async def crash_over(books: Books, *messages: AnnouncerMessage) -> None:
