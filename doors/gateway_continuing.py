@@ -23,11 +23,13 @@ from midstream.actors.turn_continuation import (
     decision_events,
 )
 from midstream.actors.turn_phases import Conclusion, FinishedReply
+from midstream.actors.turn_settings import ContinuationSettings
 from midstream.doors.gateway_wire import Json
 from midstream.messages.alert import Alert, AlertLevel
 from midstream.messages.arming import Applied, apply_directives, settle_emptied_turn
 from midstream.messages.compaction import is_compaction_body
 from midstream.messages.continuation import Continue, Stop
+from midstream.messages.directive import ClearAll, ClearStopMessage
 from midstream.messages.directive_items import NO_TEXT
 from midstream.messages.directive_wire import BodyReading, read_body
 from midstream.messages.events import AlertRaised, AnyEvent, StopMessageChanged
@@ -69,8 +71,11 @@ async def open_body(book: StopMessageBook, key: str | None, body: Json) -> Opene
         armed_text=kept.state.text if kept.state else None,
     )
     uses_tools = bool(body.get("tools"))
-    is_aside = kept.uses_tools and not uses_tools
+    is_armed = kept.state is not None and kept.state.is_armed
+    is_aside = is_armed and kept.uses_tools and not uses_tools
     applied = Applied(kept.state or StopMessageState(), changed=False)
+    if is_aside and _only_clears(reading):
+        is_aside, uses_tools = False, True
     if reading.found is not None and not is_aside:
         applied = await _apply(book, key, reading, uses_tools)
     state = applied.state if applied.changed else kept.state
@@ -93,6 +98,14 @@ async def open_body(book: StopMessageBook, key: str | None, body: Json) -> Opene
         events.append(StopMessageChanged(applied.state))
     sent, answer = _turn(reading, applied.state, is_aside=is_aside)
     return OpenedBody(sent, continuing, tuple(events), answer)
+
+
+def _only_clears(reading: BodyReading) -> bool:
+    """Whether all that a message has to say is that auto-continue is to end; who wants that
+    gets it, with tools or without."""
+    directives = reading.found.directives if reading.found else ()
+    cleared = all(isinstance(one, ClearAll | ClearStopMessage) for one in directives)
+    return bool(directives) and cleared and reading.emptied_turn
 
 
 async def _apply(
@@ -159,6 +172,11 @@ class RequestContinuation:
         return self._book.settings.continuation.is_allowed and self._continuing.may_continue
 
     @property
+    def has_state(self) -> bool:
+        """Whether a stopMessage was ever set in this conversation."""
+        return self._continuing.state is not None
+
+    @property
     def awaits_follow_up(self) -> bool:
         """Whether the reply that is awaited is that of a follow-up."""
         return self._continuing.follow_up is not None
@@ -218,6 +236,14 @@ class RequestContinuation:
         )
         return None
 
+    def note(self, reply: FinishedReply, attempt: int) -> None:
+        """Say why a reply is not continued that could not have been."""
+        before = self._continuing
+        _, decision = continue_or_stop(before, self._settings(can_follow=True), reply)
+        if isinstance(decision, Continue):  # one choice would be, and several were asked for
+            _, decision = continue_or_stop(before, self._settings(can_follow=False), reply)
+        self.events += decision_events(attempt, before, reply, decision)
+
     async def after_bad(
         self,
         failure: ProviderFailure | None,
@@ -256,6 +282,11 @@ class RequestContinuation:
         with trio.CancelScope(shield=True):
             await self._change(step)
         self._continuing = replace(before, follow_up=None)
+
+    def _settings(self, *, can_follow: bool) -> ContinuationSettings:
+        settings = self._book.settings.continuation
+        allowed = settings.is_allowed and can_follow
+        return msgspec.structs.replace(settings, is_allowed=allowed)
 
     async def _change(
         self,

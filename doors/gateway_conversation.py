@@ -118,18 +118,25 @@ class GatewayConversation:
             case Phase.LOST:
                 return await self._after_bad(exchange.lost)
             case _:
+                idle = self._continuation.has_state and not exchange.may_continue
+                if idle and exchange.failure is None:
+                    self._continuation.note(self._reply(), exchange.attempts)
                 return None
 
-    async def _after_reply(self) -> Json | None:
-        exchange, continuation = self._exchange, self._continuation
-        partial = exchange.outcome
-        reply = FinishedReply(
+    def _reply(self) -> FinishedReply:
+        """The reply that is complete."""
+        partial = self._exchange.outcome
+        return FinishedReply(
             context=(UserItem(self._said),),
             items=settle(partial, Outcome(Ending.FINISHED), self._wire.format),
             stop_reason=partial.stop_reason,
             now_s=trio.current_time(),
-            now_ms=continuation.now_ms,
+            now_ms=self._continuation.now_ms,
         )
+
+    async def _after_reply(self) -> Json | None:
+        exchange, continuation = self._exchange, self._continuation
+        reply = self._reply()
         if continuation.awaits_follow_up and reply.is_empty:
             return await self._after_bad(None)
         document = exchange.reply()

@@ -205,6 +205,10 @@ class Exchange:
         return self._may_interrupt
 
     @property
+    def may_continue(self) -> bool:
+        return self._may_continue
+
+    @property
     def may_go_on(self) -> bool:
         """Whether the client's message may become longer than one answer of the upstream."""
         return self._may_interrupt or self._may_continue

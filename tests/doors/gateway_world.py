@@ -99,6 +99,7 @@ class ScriptedUpstream:
     asked: list[Asked] = field(default_factory=list[Asked])
     was_asked: trio.Event = field(default_factory=trio.Event)
     closed: trio.Event = field(default_factory=trio.Event)
+    next_asked: trio.Event = field(default_factory=trio.Event)
     url: str = ""
 
     async def handle(self, stream: trio.SocketStream) -> None:
@@ -107,8 +108,16 @@ class ScriptedUpstream:
                 reply = self.replies[min(len(self.asked), len(self.replies) - 1)]
                 self.asked.append(request)
                 self.was_asked.set()
+                self.next_asked.set()
+                self.next_asked = trio.Event()
                 if not await self._answer(stream, reply):
                     return
+
+    async def wait_asked(self, times: int) -> None:
+        """Until it was asked so many times."""
+        with trio.fail_after(5):
+            while len(self.asked) < times:
+                await self.next_asked.wait()
 
     async def _answer(self, stream: trio.SocketStream, reply: Reply) -> bool:
         head = f"HTTP/1.1 {reply.status} Scripted\r\ncontent-type: {reply.content_type}\r\n"
@@ -158,12 +167,14 @@ class Request:
     begun: Begun
     reports: trio.MemorySendChannel[Finished]
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
+    over: trio.Event = field(default_factory=trio.Event)
 
     async def tell(self, events: Sequence[AnyEvent]) -> None:
         self.events += events
 
     async def finish(self, finished: Finished) -> None:
         await self.reports.send(finished)
+        self.over.set()
 
 
 @dataclass

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import msgspec
 import pytest
+import trio
 from anthropic import AsyncAnthropic
 from gateway_streams import anthropic_stream, chat_stream, responses_stream
-from gateway_world import Reply, World, gateway_world
+from gateway_world import Reply, World, gateway_rules, gateway_world, rule
 from openai import AsyncOpenAI
 
 from midstream.config import Config
@@ -99,8 +102,10 @@ def replies_of(protocol: str, *texts: str) -> list[Reply]:
     ]
 
 
-def decisions(world: World) -> list[str]:
-    """Why each reply of the last request was continued or not."""
+async def decisions(world: World) -> list[str]:
+    """Why each reply of the last request was continued or not, once it is over."""
+    with trio.fail_after(5):
+        await world.requests[-1].over.wait()
     events = world.requests[-1].events
     return [
         one.record.reason or one.record.decision
@@ -121,7 +126,7 @@ async def test_hops_are_one_message_for_the_official_client(protocol: str, strea
         done = await world.finished()
         assert done.status is SessionStatus.COMPLETED
         asked = [one.json for one in world.upstream.asked]
-        assert decisions(world) == ["continue", "continue", "exhausted"]
+        assert await decisions(world) == ["continue", "continue", "exhausted"]
     assert len(asked) == 3
     assert b"stopMessage" not in b"".join(one.body for one in world.upstream.asked)
     said = [
@@ -143,3 +148,309 @@ async def test_hops_are_one_message_for_the_official_client(protocol: str, strea
         assert answer.status == "completed"
         assert answer.id == "id_0"
         assert len({item.id for item in answer.output}) == 3
+
+
+@protocols
+async def test_n_counts_over_requests_and_a_restart(protocol: str, tmp_path: Path) -> None:
+    replies = replies_of(protocol, *(f"{number}." for number in range(9)))
+    config = config_from({"stop_message": {"single_hop": True}})
+    async with continuing_world(*replies, config=config, cwd=tmp_path) as world:
+        first, _ = await ask(world.url, protocol, 'Work <**stopMessage:"go on",2**>')
+        assert await decisions(world) == ["continue", "single_hop"]
+    async with continuing_world(*replies, config=config, cwd=tmp_path) as world:
+        second, _ = await ask(world.url, protocol, "And now?")
+        third, _ = await ask(world.url, protocol, "And now?")
+        await world.finished()
+        assert await decisions(world) == ["exhausted"]
+        assert len(world.upstream.asked) == 3
+    assert (first, second, third) == ("0.|1.", "0.|1.", "2.")
+
+
+@protocols
+@ways
+async def test_a_clear_is_answered_without_asking_anybody(protocol: str, streams: bool) -> None:
+    replies = replies_of(protocol, "One.", "Two.")
+    async with continuing_world(*replies) as world:
+        await ask(world.url, protocol, 'Work <**stopMessage:"go on",5**>', tools=TOOLS[protocol])
+        asked = len(world.upstream.asked)
+        text, _ = await ask(world.url, protocol, "<**stopMessage:clear**>", streams=streams)
+        assert text == "Auto-continue is cleared."
+        again, _ = await ask(world.url, protocol, "Hello")
+        assert again == "Two."
+        assert len(world.upstream.asked) == asked + 1
+        assert await decisions(world) == ["no_state"]
+
+
+TOOLS: dict[str, Any] = {
+    "anthropic": [{"name": "run", "input_schema": {"type": "object"}}],
+    "chat": [{"type": "function", "function": {"name": "run", "parameters": {}}}],
+    "responses": [{"type": "function", "name": "run", "parameters": {}}],
+}
+
+
+@protocols
+async def test_a_message_of_directives_alone_says_the_text_itself(protocol: str) -> None:
+    async with continuing_world(*replies_of(protocol, "One.", "Two.")) as world:
+        text, _ = await ask(world.url, protocol, '<**stopMessage:"go on",1**>')
+        assert text == "One.|Two."
+        first, second = (str(one.json) for one in world.upstream.asked)
+        assert first.count("go on") == 1
+        assert second.count("go on") == 2
+
+
+@protocols
+async def test_without_a_session_the_directive_holds_for_its_request(protocol: str) -> None:
+    async with continuing_world(*replies_of(protocol, "One.", "Two.", "Three.")) as world:
+        text, _ = await ask(world.url, protocol, 'Go <**stopMessage:"on",1**>', headers={})
+        assert text == "One.|Two."
+        text, _ = await ask(world.url, protocol, "Go", headers={})
+        assert text == "Three."
+
+
+@protocols
+async def test_two_conversations_do_not_share_a_stop_message(protocol: str) -> None:
+    async with continuing_world(*replies_of(protocol, "One.", "Two.")) as world:
+        await ask(world.url, protocol, 'Go <**stopMessage:"on",1**>')
+        text, _ = await ask(world.url, protocol, "Go", headers={"x-session-id": "ses-2"})
+        assert text == "Two."
+
+
+@protocols
+@ways
+async def test_calls_end_a_chain_and_leave_the_rest_of_n(protocol: str, streams: bool) -> None:
+    call = ("call_1", "run", '{"a": 1}')
+    replies = [
+        Reply(STREAMS[protocol]("One.", message_id="id_0")),
+        Reply(STREAMS[protocol]("Two.", calls=[call], message_id="id_1")),
+    ]
+    more: Any = {"tools": TOOLS[protocol], "streams": streams}
+    async with continuing_world(*replies) as world:
+        text, answer = await ask(world.url, protocol, 'Go <**stopMessage:"on",3**>', **more)
+        assert text == "One.|Two."
+        assert await decisions(world) == ["continue", "not_a_natural_stop"]
+        assert len(world.upstream.asked) == 2
+        await world.finished()
+        assert world.requests[-1].events[-1].record.used == 1  # type: ignore[union-attr]
+    if protocol == "anthropic":
+        assert answer.stop_reason == "tool_use"
+        assert [block.input for block in answer.content if block.type == "tool_use"] == [{"a": 1}]
+    elif protocol == "chat":
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert [c.function.name for c in answer.choices[0].message.tool_calls] == ["run"]
+    else:
+        assert [item.call_id for item in answer.output if item.type == "function_call"] == [
+            "call_1"
+        ]
+
+
+@protocols
+async def test_what_is_not_continued_goes_out_as_it_came(protocol: str) -> None:
+    """Byte for byte, also while a stopMessage is armed and the ending was kept back."""
+    call = ("call_1", "run", '{"a": 1}')
+    stream = STREAMS[protocol]("Two.", calls=[call])
+    async with continuing_world(Reply(stream)) as world:
+        body = {"model": "m", "stream": True, **_asked(protocol, 'Go <**stopMessage:"on",3**>')}
+        async with httpx2.AsyncClient() as client:
+            answer = await client.post(world.url + PATHS[protocol], json=body, headers=SESSION)
+        assert answer.content == b"".join(stream)
+        assert await decisions(world) == ["not_a_natural_stop"]
+
+
+def _asked(protocol: str, text: str) -> dict[str, Any]:
+    return {"input": text} if protocol == "responses" else {"messages": [_user(text)]}
+
+
+@protocols
+@ways
+async def test_a_spent_quota_ends_the_chain_with_the_good_reply(
+    protocol: str, streams: bool
+) -> None:
+    wait = [("retry-after", "30")]
+    refusal = Reply([b"{}"], status=429, content_type="application/json", headers=wait)
+    replies = [*replies_of(protocol, "One."), refusal, *replies_of(protocol, "Two.")]
+    async with continuing_world(*replies) as world:
+        text, answer = await ask(
+            world.url, protocol, 'Go <**stopMessage:"on",1**>', streams=streams
+        )
+        assert text == "One."
+        done = await world.finished()
+        assert done.status is SessionStatus.RATE_LIMITED
+        if protocol == "anthropic":
+            assert answer.stop_reason == "end_turn"
+            assert answer.usage.output_tokens == 7
+        # The window is open for whoever asks with this key, and nothing of N was spent.
+        body = {"model": "m", **_asked(protocol, "Go")}
+        async with httpx2.AsyncClient() as client:
+            refused = await client.post(
+                world.url + PATHS[protocol],
+                json=body,
+                headers={**SESSION, "authorization": "Bearer k"},
+            )
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+            other = {**SESSION, "authorization": "Bearer k2"}
+            await client.post(world.url + PATHS[protocol], json=body, headers=other)
+        assert await decisions(world) == ["continue", "exhausted"]
+
+
+@protocols
+@ways
+async def test_a_follow_up_that_a_rule_cuts_spends_n_once(protocol: str, streams: bool) -> None:
+    replies = replies_of(protocol, "One.", "It is SECRET-12.", "I may not say.", "Three.")
+    rules = gateway_rules(rule(r"SECRET-\d+"))
+    async with continuing_world(*replies, rules=rules) as world:
+        text, _ = await ask(world.url, protocol, 'Go <**stopMessage:"on",2**>', streams=streams)
+        assert "SECRET" not in text
+        assert text.endswith("I may not say.|Three.")
+        assert text.startswith("One.|")
+        done = await world.finished()
+        assert await decisions(world) == ["continue", "continue", "exhausted"]
+        assert (done.exchange.retries, done.exchange.follow_ups) == (1, 2)
+        assert done.status is SessionStatus.COMPLETED
+        last = str(world.upstream.asked[-1].json)
+        assert "Never say that word." in last
+        assert "SECRET" not in last
+
+
+@protocols
+@ways
+async def test_a_follow_up_that_breaks_off_costs_nothing_that_was_said(
+    protocol: str, streams: bool
+) -> None:
+    broken = Reply(STREAMS[protocol]("Two and more", message_id="id_1")[:4], breaks=True)
+    async with continuing_world(*replies_of(protocol, "One."), broken) as world:
+        text, answer = await ask(
+            world.url, protocol, 'Go <**stopMessage:"on",3**>', streams=streams
+        )
+        assert text.startswith("One.")
+        done = await world.finished()
+        assert done.status is SessionStatus.COMPLETED
+        assert done.conclusion is not None
+        assert "broke" in str(done.conclusion.reason)
+        if protocol == "anthropic":
+            assert answer.stop_reason == "end_turn"
+        elif protocol == "chat":
+            assert answer.choices[0].finish_reason == "stop"
+        else:
+            assert answer.status == "completed"
+
+
+@protocols
+async def test_a_follow_up_that_says_nothing_is_asked_once_more(protocol: str) -> None:
+    empty = Reply(STREAMS[protocol]("", message_id="id_e"))
+    replies = [*replies_of(protocol, "One."), empty, *replies_of(protocol, "Two.")]
+    async with continuing_world(*replies) as world:
+        text, _ = await ask(world.url, protocol, 'Go <**stopMessage:"on",1**>')
+        assert text == "One.|Two."
+        assert await decisions(world) == ["continue", "exhausted"]
+    async with continuing_world(*replies_of(protocol, "One."), empty) as world:
+        text, _ = await ask(world.url, protocol, 'Go <**stopMessage:"on",5**>')
+        assert text == "One."
+        await ask(world.url, protocol, "Go")
+        assert len(world.upstream.asked) == 4
+        assert await decisions(world) == ["no_state"]
+
+
+@protocols
+async def test_a_client_that_leaves_ends_the_chain(protocol: str) -> None:
+    replies = [
+        *replies_of(protocol, "One."),
+        Reply(STREAMS[protocol]("Two.")[:3], hold=True),
+    ]
+    async with continuing_world(*replies) as world:
+        body = {"model": "m", "stream": True, **_asked(protocol, 'Go <**stopMessage:"on",9**>')}
+        async with httpx2.AsyncClient() as client, trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                async with client.stream(
+                    "POST", world.url + PATHS[protocol], json=body, headers=SESSION
+                ) as answer:
+                    async for _ in answer.aiter_bytes():
+                        pass
+
+            nursery.start_soon(read)
+            await world.upstream.wait_asked(2)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(5):
+            await world.upstream.closed.wait()
+        done = await world.finished()
+        assert done.gone
+        assert len(world.upstream.asked) == 2
+
+
+@protocols
+async def test_a_request_for_a_summary_is_not_continued(protocol: str) -> None:
+    async with continuing_world(*replies_of(protocol, "One.", "Two.", "Three.")) as world:
+        await ask(world.url, protocol, 'Go <**stopMessage:"on",2**>', tools=TOOLS[protocol])
+        asked = "You are performing a CONTEXT CHECKPOINT COMPACTION. Summarise."
+        await ask(world.url, protocol, 'Go <**stopMessage:"on",2**>', tools=TOOLS[protocol])
+        before = len(world.upstream.asked)
+        await ask(world.url, protocol, asked, tools=TOOLS[protocol])
+        assert len(world.upstream.asked) == before + 1
+        assert await decisions(world) in (["compaction"], ["exhausted"])
+
+
+@protocols
+async def test_a_request_without_the_tools_of_its_session_is_an_aside(protocol: str) -> None:
+    """Agents ask for a title beside the first turn, with the user's own words."""
+    call = ("call_1", "run", "{}")
+    first = Reply(STREAMS[protocol]("", calls=[call]))
+    async with continuing_world(first, *replies_of(protocol, "A title")) as world:
+        text = 'Go <**stopMessage:"on",2**>'
+        await ask(world.url, protocol, text, tools=TOOLS[protocol])
+        title, _ = await ask(world.url, protocol, f"Give a title to: {text}")
+        assert title == "A title"
+        assert await decisions(world) == ["aside"]
+        assert b"stopMessage" not in world.upstream.asked[-1].body
+
+
+@protocols
+async def test_replies_that_repeat_themselves_end_the_chain(protocol: str) -> None:
+    config = config_from(
+        {"store": {"path": ":memory:"}, "stop_message": {"stop_after_identical": 3}}
+    )
+    async with continuing_world(*replies_of(protocol, "Same."), config=config) as world:
+        await ask(world.url, protocol, 'Go <**stopMessage:"on",9**>')
+        done = await world.finished()
+        assert done.status is SessionStatus.CAPPED
+        assert (await decisions(world))[-1] == "repeating"
+        assert len(world.upstream.asked) < 6
+
+
+@protocols
+async def test_two_requests_of_one_session_share_n(protocol: str) -> None:
+    replies = replies_of(protocol, *(f"{number}." for number in range(20)))
+    async with continuing_world(*replies) as world:
+        call = ("call_1", "run", "{}")
+        world.upstream.replies = [Reply(STREAMS[protocol]("", calls=[call])), *replies]
+        await ask(world.url, protocol, 'Go <**stopMessage:"on",3**>')
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(ask, world.url, protocol, f"Go {number}")
+        assert len(world.upstream.asked) == 1 + 3 + 3
+
+
+@protocols
+async def test_what_only_counts_a_conversation_holds_no_directive(protocol: str) -> None:
+    counted = Reply([b'{"input_tokens": 3}'], content_type="application/json")
+    async with continuing_world(counted) as world:
+        body = {"model": "m", **_asked(protocol, 'Go <**stopMessage:"on",3**>')}
+        async with httpx2.AsyncClient() as client:
+            await client.post(f"{world.url}{PATHS[protocol]}/count_tokens", json=body)
+        assert msgspec.json.decode(world.upstream.asked[0].body) == {
+            "model": "m",
+            **_asked(protocol, "Go "),
+        }
+
+
+async def test_auto_continue_can_be_off_and_directives_stay_inside() -> None:
+    async with (
+        open_runtime(config_from({"store": {"path": ":memory:"}}), rules=()) as runtime,
+        gateway_world(
+            *replies_of("chat", "One."),
+            stop_messages=runtime.stop_message_book(Path("/"), is_allowed=False),
+        ) as world,
+    ):
+        text, _ = await ask(world.url, "chat", 'Go <**stopMessage:"on",3**>')
+        assert text == "One."
+        assert b"stopMessage" not in world.upstream.asked[0].body
