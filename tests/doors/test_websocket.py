@@ -3,21 +3,25 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from jsonschema import Draft202012Validator
 from raw_client import JSON_PROTOCOL, MSGPACK_PROTOCOL, Frame, RawClient, raw_client
 from trio.testing import MockClock
 from trio_websocket import ConnectionClosed, ConnectionRejected
 
 from midstream.config import WebsocketConfig
+from midstream.messages import wire as wire_frames
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
 from midstream.providers.scripted import Call, Hang, Pause, Script, Step, answer
 from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.testing.wire import HOST, Wire, open_wire
 from midstream.testing.world import World, open_world
 
+DOCS = Path(__file__).parents[2] / "docs"
 BOTH = pytest.mark.parametrize("protocol", [JSON_PROTOCOL, MSGPACK_PROTOCOL])
 NO_FOO = Rule(name="no-foo", conditions=("foo",), scope=(ScopeToken(Source.TEXT),), body="No foo.")
 
@@ -109,6 +113,66 @@ async def test_a_client_answers_the_calls_of_its_tools(autojump_clock: MockClock
         assert (await client.ask("tool_result", id=2, **result))["result"]["taken"] is True
         assert (await client.ask("tool_result", id=3, **result))["result"]["taken"] is False
         assert text_of(await client.events(), attempt=2) == "rain"
+
+
+@BOTH
+async def test_every_frame_of_the_protocol_is_spoken_as_the_schema_has_it(
+    protocol: str, autojump_clock: MockClock
+) -> None:
+    """One long visit, in which every request is made and everything heard is checked."""
+    schema = json.loads((DOCS / "websocket.schema.json").read_text(encoding="utf-8"))
+    server = Draft202012Validator({"$ref": "#/$defs/server", "$defs": schema["$defs"]})
+    tool = {"name": "weather", "description": "Tell it.", "schema": {"type": "object"}}
+    segments = [
+        {"kind": "text", "content": "What is this? "},
+        {"kind": "paste", "id": 1, "chars": 5, "lines": 1, "content": "pasty"},
+    ]
+    scripts = [answer(Call("weather")), [*HANGING[:-1], TextDelta(0, "foo"), Hang()]]
+    scripts += [answer("rain"), HANGING, HANGING]
+    async with (
+        opened(*scripts, rules=(NO_FOO,)) as (_, wire),
+        raw_client(wire, protocol=protocol) as client,
+    ):
+        heard: list[Frame] = []
+        hear = client.hear
+
+        async def checked() -> Frame:
+            frame = await hear()
+            heard.append(frame)
+            server.validate(frame)  # pyright: ignore[reportUnknownMemberType]  # an overload of its
+            return frame
+
+        client.hear = checked
+        taken = await client.ask(
+            "submit", id=1, segments=segments, tools=[tool], system="Be brief."
+        )
+        session = taken["result"]["session"]
+        while (frame := await client.hear()).get("event", {}).get("event") != "tool.wanted":
+            pass
+        call = {"session": session, "call_id": frame["event"]["call_id"]}
+        await client.ask("tool_result", id=2, **call, content="wet", is_error=False, attempt=1)
+        assert (await client.events())[-1]["event"]["output"] == "rain"
+        await client.ask("subscribe", id=3, session=session, after=2, epoch=1)
+        await client.events()
+        for id, verb in enumerate(("interrupt", "cancel"), 4):
+            hanging = (await client.submit(follow=False))["result"]["session"]
+            await client.ask("subscribe", id=10, session=hanging)
+            await client.ask("unsubscribe", id=11, session=hanging)
+            await client.ask(verb, id=id, session=hanging)
+        await client.ask("list", id=6, limit=2)
+        await client.ask("status", id=7, session=session)
+        await client.ask("status", id=8)
+        await client.ask("ping", id=9)
+        await client.ask("status", id=12, session="ses-none")
+        await client.ask("subscribe", id=13, session=session, after=1_000)
+        await client.say("sing")
+        while (await client.hear())["type"] != "error":
+            pass
+    results = {frame["result"]["kind"] for frame in heard if frame["type"] == "ack"}
+    wanted = {kind.__struct_config__.tag for kind in wire_frames.AnyResult.__args__}
+    assert results == wanted
+    codes = [frame["code"] for frame in heard if frame["type"] == "error"]
+    assert codes == ["unknown_session", "gap", "bad_frame"]
 
 
 async def test_a_session_goes_on_when_its_client_leaves_and_is_told_in_full_to_the_next(

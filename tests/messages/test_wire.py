@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, ValidationError
 
 from midstream.messages import events, wire
 from midstream.messages.wire import AnyClientFrame, AnyServerFrame
@@ -77,6 +78,49 @@ def test_the_page_shows_every_frame_every_result_and_every_code() -> None:
 def test_the_schema_is_that_of_the_types() -> None:
     kept = (DOCS / "websocket.schema.json").read_text(encoding="utf-8")
     assert kept == schema_text(), "frames or events have changed: make schema"
+
+
+def is_valid(frame: Any, side: str) -> bool:
+    """Whether somebody else, who has only the kept schema, takes it for a frame of this side."""
+    kept = json.loads((DOCS / "websocket.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(kept)
+    schema = Draft202012Validator({"$ref": f"#/$defs/{side}", "$defs": kept["$defs"]})
+    try:
+        schema.validate(frame)  # pyright: ignore[reportUnknownMemberType]  # an overload of its
+    except ValidationError:
+        return False
+    return True
+
+
+def test_every_example_of_the_page_is_valid_by_the_schema() -> None:
+    for example in examples():
+        of_client = example["type"] in tags(AnyClientFrame, "type")
+        assert is_valid(example, "client") is of_client
+        assert is_valid(example, "server") is not of_client
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "hallo"},
+        {"type": "ping"},
+        {"type": "ping", "id": -1},
+        {"type": "ping", "id": "1"},
+        {"type": "interrupt", "id": 1},
+        {"type": "submit", "id": 1, "segments": []},
+        {"type": "subscribe", "id": 1, "session": "ses", "after": -1},
+        {"type": "subscribe", "id": 1, "session": ""},
+        {"type": "list", "id": 1, "limit": 501},
+        {"type": "tool_result", "id": 1, "session": "ses", "call_id": "c"},
+        {"type": "hello", "client": "short"},
+        [],
+        "hello",
+    ],
+)
+def test_what_the_schema_refuses_the_server_refuses_too(frame: Any) -> None:
+    assert not is_valid(frame, "client")
+    with pytest.raises(WireError):
+        SERVER_CODECS[JSON_PROTOCOL].decode(json.dumps(frame))
 
 
 def test_the_tags_of_deltas_are_those_of_events() -> None:
