@@ -13,6 +13,7 @@ from midstream.actors.address import Address
 from midstream.actors.errors import AskFailed
 from midstream.actors.ledger_messages import KeepState, LedgerMessage
 from midstream.messages.errors import StoreError, VersionConflict
+from midstream.messages.record import Shape
 from midstream.stores.store import Book, Store, encode
 
 _log = logging.getLogger("midstream.state")
@@ -20,6 +21,13 @@ _log = logging.getLogger("midstream.state")
 ASK_DEADLINE_S = 15.0
 CONFLICTS_LIMIT = 5
 """Hosts that may be faster in a row."""
+
+
+class _Kept(Shape, frozen=True, kw_only=True):
+    """The document as the book has it."""
+
+    id: str
+    value: msgspec.Raw
 
 
 class StateDocument:
@@ -43,7 +51,8 @@ class StateDocument:
         for _ in range(CONFLICTS_LIMIT):
             try:
                 known, version = await self._read()
-                await self._keep(encode(decide(known)), version)
+                kept = _Kept(id=self._id, value=encode(decide(known)))
+                await self._keep(encode(kept), version)
             except VersionConflict:
                 continue
             except (StoreError, AskFailed) as error:
@@ -55,7 +64,7 @@ class StateDocument:
         stored = await self._store.get(Book.STATE, self._id)
         if stored is None:
             return None, 0
-        return bytes(stored.document), stored.version
+        return bytes(stored.decode(_Kept).value), stored.version
 
     async def _keep(self, document: msgspec.Raw, version: int) -> None:
         await self._ledger.ask(

@@ -216,7 +216,7 @@ class Gateway:
                 if client.ended and exchange.attempts:
                     lost = exchange.lost or failure
                     await self._windows.hear(window, conversation.asked_at_s, lost)
-                await self._response_ids.learn(exchange.renamed)
+                await self._response_ids.learn(exchange.aliases)
                 await continuation.settle()
                 if record is not None:
                     await record.tell(continuation.events)

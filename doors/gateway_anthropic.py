@@ -107,8 +107,8 @@ class AnthropicReframer:
         return b""
 
     @property
-    def renamed(self) -> tuple[str, str] | None:
-        return None
+    def aliases(self) -> dict[str, str]:
+        return {}
 
     def reframe(self, event: SseEvent) -> bytes:
         data = decoded(event)

@@ -88,8 +88,8 @@ class ChatReframer:
         return self.reframe(_changed(event, {**data, **counted, "choices": choices}))
 
     @property
-    def renamed(self) -> tuple[str, str] | None:
-        return None
+    def aliases(self) -> dict[str, str]:
+        return {}
 
     def reframe(self, event: SseEvent) -> bytes:
         data = decoded(event)

@@ -359,9 +359,9 @@ class Exchange:
         return self._attempt.has_sent
 
     @property
-    def renamed(self) -> tuple[str, str] | None:
+    def aliases(self) -> dict[str, str]:
         """See `Reframer`."""
-        return self._message.renamed
+        return self._message.aliases
 
     def _keep_last(self, spent: Usage) -> bytes:
         assert self._last_ending is not None

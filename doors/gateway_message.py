@@ -65,9 +65,9 @@ class ClientMessage:
         return b"".join(reframer.end_as(event) for event in ending) + reframer.finish()
 
     @property
-    def renamed(self) -> tuple[str, str] | None:
+    def aliases(self) -> dict[str, str]:
         """See `Reframer`."""
-        return self._reframer.renamed if self._reframer is not None else None
+        return self._reframer.aliases if self._reframer is not None else {}
 
     def finish(self) -> bytes:
         """What ends the message after the last frame."""

@@ -61,6 +61,7 @@ class ResponsesReframer:
         self._renamed: dict[str, str] = {}
         self._earlier: dict[str, int] = {}
         self._latest_id: str | None = None
+        self._unkept: list[str] = []
 
     def note(self, event: SseEvent) -> None:
         data = decoded(event)
@@ -68,6 +69,11 @@ class ResponsesReframer:
             self._see(data)
 
     def cut(self, spent: Usage) -> bytes:
+        items = [*self._done.values(), *(each.item for each in self._open.values())]
+        self._unkept += [str(item.get("id")) for item in items if item.get("type") == "reasoning"]
+        return self.follow(spent)
+
+    def follow(self, spent: Usage) -> bytes:
         out = b"".join(self._close(index) for index in sorted(self._open))
         self._open.clear()
         self._places.clear()
@@ -86,9 +92,6 @@ class ResponsesReframer:
             return b""
         return self.reframe(event)
 
-    def follow(self, spent: Usage) -> bytes:
-        return self.cut(spent)
-
     def end_as(self, event: SseEvent) -> bytes:
         data = decoded(event)
         if data is None:
@@ -102,11 +105,13 @@ class ResponsesReframer:
         return self.reframe(SseEvent(event.name, msgspec.json.encode(alone)))
 
     @property
-    def renamed(self) -> tuple[str, str] | None:
+    def aliases(self) -> dict[str, str]:
+        """The response by its last id, and the reasoning of attempts that were cut."""
+        ids = dict.fromkeys(self._unkept, "")
         known = self._response.get("id")
-        if not isinstance(known, str) or self._latest_id in (None, known):
-            return None
-        return known, str(self._latest_id)
+        if isinstance(known, str) and self._latest_id not in (None, known):
+            ids[known] = str(self._latest_id)
+        return ids
 
     def reframe(self, event: SseEvent) -> bytes:
         known = decoded(event)

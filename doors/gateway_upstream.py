@@ -25,6 +25,10 @@ READ_AHEAD_BYTES = 64 * 1024
 """What may have come of an answer before somebody takes it: about one read of the socket
 (httpcore reads 64 KiB at a time)."""
 
+CONNECT_DELAYS_S = (0.1, 0.5)
+"""Waits between tries to connect (spec/gateway.md 3.7). What the upstream has answered is
+never asked for again by the gateway: a refusal goes to the client, who knows best."""
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
@@ -146,17 +150,7 @@ class Answer:
             with trio.fail_after(self._timeouts.first_byte_s):
                 await self._lanes.wait_for_place()
                 self._has_place = True
-                self._lane = self._lanes.take()
-                request = self._lane.client.build_request(
-                    method,
-                    url,
-                    headers=list(headers),
-                    content=body,
-                    extensions={"trace": self._lane.trace, "timeout": patience},
-                )
-                if not body and method in ("GET", "HEAD", "DELETE", "OPTIONS"):
-                    request.headers.pop("content-length", None)
-                response = await self._lane.client.send(request, stream=True)
+                response = await self._send(method, url, headers, body, patience)
         except trio.TooSlowError:
             message = f"the upstream did not answer within {self._timeouts.first_byte_s:g} s"
             raise UpstreamFailed(ProviderFailure(FailureKind.TIMEOUT, message)) from None
@@ -173,6 +167,37 @@ class Answer:
             self._body = response.aiter_bytes()
             unpacked = (b"content-encoding", b"content-length")
             self.headers = [(n, v) for n, v in self.headers if n.lower() not in unpacked]
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        body: bytes,
+        patience: dict[str, float | None],
+    ) -> httpx2.Response:
+        """Send the request; where there is no connection, so that nothing of it was sent,
+        once more on another."""
+        for delay_s in (*CONNECT_DELAYS_S, None):
+            self._lane = lane = self._lanes.take()
+            request = lane.client.build_request(
+                method,
+                url,
+                headers=list(headers),
+                content=body,
+                extensions={"trace": lane.trace, "timeout": patience},
+            )
+            if not body and method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+                request.headers.pop("content-length", None)
+            try:
+                return await lane.client.send(request, stream=True)
+            except httpx2.ConnectError:
+                if delay_s is None:
+                    raise
+                self._lane = None
+                await lane.aclose()
+            await trio.sleep(delay_s)
+        raise AssertionError("the last try returns or raises")
 
     async def receive(self) -> None:
         """Read the body until it is over or the answer is released."""

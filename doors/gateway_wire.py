@@ -67,9 +67,9 @@ class Reframer(Protocol):
         ...
 
     @property
-    def renamed(self) -> tuple[str, str] | None:
-        """By which id the client knows the message, and by which one the upstream knows what
-        it has kept of it, where that can be asked for and is another."""
+    def aliases(self) -> dict[str, str]:
+        """Ids under which the client may come back with what the upstream knows by other
+        ids; an empty one is of something that the upstream has not kept."""
         ...
 
 
