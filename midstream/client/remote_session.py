@@ -13,6 +13,7 @@ from midstream.messages import wire
 from midstream.messages.errors import StoreError
 from midstream.messages.event_log import Position
 from midstream.messages.events import (
+    AttemptStarted,
     Retracted,
     SessionEnded,
     SessionEvent,
@@ -121,24 +122,45 @@ class RemoteEvents(trio.abc.AsyncResource):
 class RemoteChunks(trio.abc.AsyncResource):
     """What the model says in a session, piece by piece, to its end.
 
-    When the host of the session was lost, what it had said of its last attempt is retracted.
-    Leaving it (`aclose`, or the end of an `async with`) never ends the session.
+    When the host of the session was lost, what it had said of its last attempt is retracted,
+    and comes again as far as it is on record. Leaving it (`aclose`, or the end of an
+    `async with`) never ends the session.
     """
 
-    def __init__(self, events: RemoteEvents) -> None:
-        self._events = events
+    def __init__(self, events_behind: Callable[[int, int | None], RemoteEvents]) -> None:
+        self._events_behind = events_behind
+        self._events = events_behind(0, None)
+        self._attempts: list[tuple[int, int]] = []
+        """Each with the number before its first event."""
+        self._void: deque[Retracted] = deque()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self
 
     async def __anext__(self) -> Chunk:
-        while True:
+        while not self._void:
             try:
-                event = (await anext(self._events)).event
-            except EventsLost:
-                continue  # `Retracted` follows, for whoever had seen less too
-            if isinstance(event, Chunk):
-                return event
+                said = await anext(self._events)
+            except EventsLost as lost:
+                await self._begin_again(lost.position)
+                continue
+            if isinstance(said.event, AttemptStarted):
+                self._attempts.append((said.event.attempt, said.sequence - 1))
+            if isinstance(said.event, Chunk):
+                return said.event
+        return self._void.popleft()
+
+    async def _begin_again(self, kept: Position) -> None:
+        """Retract the attempts of which something was lost, and go back before the first."""
+        start = kept.sequence
+        while self._attempts:
+            attempt, before = self._attempts.pop()
+            self._void.append(Retracted(attempt, "its host was lost"))
+            if before < kept.sequence:
+                start = before
+                break
+        await self._events.aclose()
+        self._events = self._events_behind(start, kept.epoch)
 
     async def aclose(self) -> None:
         """Leave."""
@@ -165,7 +187,7 @@ class RemoteSession:
     @property
     def chunks(self) -> RemoteChunks:
         """What the model says, from the beginning of the session."""
-        return RemoteChunks(self.events())
+        return RemoteChunks(self.events)
 
     async def result(self) -> SessionEnded:
         """Wait for the session's outcome. Leaving the wait does not end the session."""

@@ -380,6 +380,7 @@ async def test_a_client_that_leaves_hears_the_goodbye_of_the_server(
 ) -> None:
     """In the middle of a story, and without the two seconds that a silent server is given."""
     async with opened(story(2_000)) as (_, wire):
+        began_at = 0.0
         with trio.CancelScope() as scope:
             async with wire.connect() as client:
                 session = await client.animate("go")
@@ -508,6 +509,33 @@ async def test_what_a_lost_host_had_not_kept_is_said_to_be_lost(autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("is_taken_over", [False, True])
+async def test_who_shows_chunks_shows_what_is_on_record_when_a_host_was_lost(
+    is_taken_over: bool, autojump_clock: MockClock
+) -> None:
+    """Whether another host tells it anew, or the session is cancelled as it is."""
+    line, store, clock = Line(), MemoryStore(), wall_clock()
+    async with trio.open_nursery() as nursery:
+        begin = partial(_killed_then_taken_over, line, store, clock, is_taken_over=is_taken_over)
+        await nursery.start(begin)
+        async with line.client() as client:
+            session = await client.animate("go")
+            screen: dict[int, str] = {}
+            voided = 0
+            async for chunk in session.chunks:
+                if isinstance(chunk, Text):
+                    screen[chunk.attempt] = screen.get(chunk.attempt, "") + chunk.text
+                if isinstance(chunk, Retracted):
+                    voided += len(screen.pop(chunk.attempt, ""))
+            if is_taken_over:
+                assert screen == {1: "told anew"}
+            else:
+                kept = [event async for event in client.session(session.session_id).events()]
+                assert screen == {1: words_of(kept)}
+                assert voided > len(screen[1]) > 0
+        nursery.cancel_scope.cancel()
+
+
 async def _read_into(events: RemoteEvents, seen: list[SessionEvent]) -> None:
     async for event in events:
         seen.append(event)
@@ -518,6 +546,7 @@ async def _killed_then_taken_over(
     store: MemoryStore,
     clock: TrioClock,
     *,
+    is_taken_over: bool = True,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     config = WebsocketConfig(hosts=(HOST,), token_env="")
@@ -533,6 +562,7 @@ async def _killed_then_taken_over(
         [record] = (await runtime.sessions.list_sessions()).records
         lost = OrphanFailed(id=record.id, ended_at=record.started_at, error="no heartbeat")
         await apply_transition(store, lost)
-        await runtime.recover(record.id)
+        if is_taken_over:
+            await runtime.recover(record.id)
         async with open_wire(runtime, config) as line.wire:
             await trio.sleep_forever()
