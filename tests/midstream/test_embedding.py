@@ -53,13 +53,14 @@ T = TypeVar("T")
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """A program of asyncio; whatever is left behind in it shows up as a warning."""
+    """A program of asyncio, in its debug mode, which minds what is called from which thread;
+    whatever is left behind in it shows up as a warning."""
 
     async def limited() -> T:
         async with asyncio.timeout(LIMIT_S):
             return await main()
 
-    result = asyncio.run(limited())
+    result = asyncio.run(limited(), debug=True)
     gc.collect()
     return result
 
@@ -95,6 +96,48 @@ def test_a_session_runs_in_a_program_of_asyncio() -> None:
             assert await runtime.is_dispatchable()
 
     run(main)
+
+
+def test_two_runtimes_run_in_one_program_and_leave_nothing_behind() -> None:
+    threads = set(threading.enumerate())
+
+    async def weather() -> str:
+        """Tell the weather."""
+        await asyncio.sleep(0)
+        return "rain"
+
+    async def main() -> None:
+        many = [answer(f"answer {number}") for number in range(10)]
+        async with (
+            opened(answer(Call("weather")), answer("it rains")) as one,
+            opened(*many) as other,
+        ):
+            with_tool = await one.animate("hello", tools=[Tool(weather)])
+            handles = await asyncio.gather(*[other.animate("hello") for _ in many])
+            ended = await asyncio.gather(*[handle.result() for handle in handles])
+            assert sorted(end.output for end in ended) == [f"answer {n}" for n in range(10)]
+            assert (await with_tool.result()).output == "it rains"
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+    assert set(threading.enumerate()) == threads
+
+
+def test_a_session_runs_under_uvloop() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
+
+    async def main() -> None:
+        async with opened(HANGING, answer("fine")) as runtime:
+            handle = await runtime.animate("hello")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await handle.result()
+            await handle.interrupt()
+            assert (await handle.result()).status is SessionStatus.CANCELLED
+            assert (await (await runtime.animate("again")).result()).output == "fine"
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=True) as runner:
+        runner.run(main())
 
 
 def test_a_rule_cuts_in_a_program_of_asyncio() -> None:
