@@ -587,7 +587,10 @@ def test_ctrl_c_ends_a_wait_and_then_the_program() -> None:
     assert outcome.status is SessionStatus.CANCELLED
 
 
-FOR_DOORS = {"replay", "put_on_record"}
+FOR_DOORS = {
+    *{"announce", "enter", "leave", "put_on_record"},
+    *{"replay", "state_document", "stop_message_book"},
+}
 """Calls of a runtime that are made by doors, which run beside it on trio."""
 
 FOR_DOORS_OF_BOOKS = {"apply", "report", "refusal", "is_dispatchable"}
