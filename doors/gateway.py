@@ -23,14 +23,16 @@ from midstream.doors.gateway_client import BodyTooLarge, Client, ClientGone, cap
 from midstream.doors.gateway_continuing import RequestContinuation, open_body, without_directives
 from midstream.doors.gateway_conversation import GatewayConversation, asks_for_several
 from midstream.doors.gateway_exchange import Exchange
+from midstream.doors.gateway_files import GatewayFiles
 from midstream.doors.gateway_protocols import WIRES, give_up, json_object, say
 from midstream.doors.gateway_request import Begun, Finished, GatewayRequest, OnBegun
 from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_rules import GatewayRules
-from midstream.doors.gateway_sessions import GatewaySessions
+from midstream.doors.gateway_sessions import GatewaySessions, session_key
 from midstream.doors.gateway_upstream import Answer, Upstream, UpstreamFailed
 from midstream.doors.gateway_wire import Json, Wire
 from midstream.messages.bd_stage import StageTemplatesMissing
+from midstream.messages.events import AlertRaised
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.session_identity import identify_session
 from midstream.providers.json_fields import text_of
@@ -52,6 +54,7 @@ class Gateway:
         stop_messages: StopMessageBook | None = None,
         windows: Windows | None = None,
         response_ids: ResponseIds | None = None,
+        files: GatewayFiles | None = None,
     ) -> None:
         self._upstreams = upstreams
         self._rules = rules
@@ -62,6 +65,7 @@ class Gateway:
         self._sessions = GatewaySessions(rules.cwd, rules.home)
         self._windows = windows or Windows()
         self._response_ids = response_ids or ResponseIds()
+        self._files = files
 
     async def recall(self) -> None:
         """Read what an earlier run has kept, before requests come."""
@@ -171,16 +175,12 @@ class Gateway:
         continuation = RequestContinuation(
             self._stop_messages, key, opened, lambda: not client.gone
         )
-        request = GatewayRequest(
-            client,
-            path,
-            upstream,
-            wire,
-            body,
-            raw,
-            self._sessions,
-            self._response_ids.translated(opened.body),
-        )
+        asked = self._response_ids.translated(opened.body)
+        if self._files is not None and opened.local_answer is None:
+            session = session_key(client.shown_headers, body)
+            asked, alerts = await self._files.attach(session, asked)
+            continuation.events += map(AlertRaised, alerts)
+        request = GatewayRequest(client, path, upstream, wire, body, raw, self._sessions, asked)
         exchange = Exchange(
             wire,
             self._rules,

@@ -251,6 +251,17 @@ class GatewayUpstreamConfig(Section, frozen=True, kw_only=True):
     one the client's own goes through."""
 
 
+class GatewayFilesConfig(Section, frozen=True, kw_only=True):
+    """`[gateway.files]`: `@path` in the messages of clients is read on this machine. The
+    limits are those of `[files]`."""
+
+    allow: tuple[str, ...]
+    """Directories and files below which everything may be read, relative to the working
+    directory of the gateway."""
+    deny: tuple[str, ...] = ()
+    """What may not be read, although it is below an allowed one."""
+
+
 class GatewayConfig(Section, frozen=True, kw_only=True):
     """`[gateway]`: where `midstream gateway` listens, and what is behind it (docs/gateway.md)."""
 
@@ -265,6 +276,8 @@ class GatewayConfig(Section, frozen=True, kw_only=True):
     retry_after_cap_s: int | None = None
     """The longest `retry-after` that a client is told, for clients that sleep for as long as
     they are told; None for what the upstream says."""
+    files: GatewayFilesConfig | None = None
+    """Which files the messages of clients may refer to; None for none at all."""
     upstreams: dict[str, GatewayUpstreamConfig] = {}
     """The first one that serves a protocol gets what names no other."""
 

@@ -8,15 +8,22 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from midstream.actors.clock import SystemClock
+from midstream.actors.file_ref_resolver import FileRefResolver, ResolverMessage
 from midstream.assembly import prompt_budget, repeat_policy
 from midstream.config import GatewayUpstreamConfig
 from midstream.doors.access import is_loopback
+from midstream.doors.gateway_files import GatewayFiles
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
 from midstream.messages.errors import ConfigError
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.tool_shapes import ToolTable
 from midstream.runtime import Runtime
+from midstream.submitting import attachment_limits, scoped_fs, user_directory
+from midstream.supervisors.child_spec import ActorSpec
 
 _log = logging.getLogger("midstream.gateway")
 
@@ -95,3 +102,27 @@ def build_rules(runtime: Runtime, cwd: Path) -> GatewayRules:
         cwd=str(cwd),
         home=str(Path.home()),
     )
+
+
+async def open_files(runtime: Runtime, cwd: Path, host: str) -> GatewayFiles | None:
+    """The files that clients may refer to; None if that is not configured. They are read by
+    an actor of the runtime's tree.
+
+    Raises `ConfigError`, also where anybody in the network could read them.
+    """
+    config = runtime.config.gateway.files
+    if config is None:
+        return None
+    if not is_loopback(host):
+        problem = f"{host} can be reached from the network, where anybody could read the files"
+        raise ConfigError("configuration", "gateway.files", problem, "listen on 127.0.0.1")
+    files = msgspec.structs.replace(
+        runtime.config.files, allow=config.allow, deny=config.deny, strict=True
+    )
+    fs, limits = scoped_fs(files, cwd), attachment_limits(files)
+    directory = user_directory(runtime.config.stop_message)
+    resolver: ActorSpec[ResolverMessage] = ActorSpec(
+        "gateway_files", lambda: FileRefResolver(fs, limits, directory, files.deadline_s)
+    )
+    await runtime.doors.start_child(resolver)
+    return GatewayFiles(resolver.address, SystemClock())

@@ -24,7 +24,7 @@ from midstream.doors.gateway_response_ids import DOCUMENT_ID as RESPONSES_DOCUME
 from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_upstream import Upstream
 from midstream.doors.http import serve_http
-from midstream.gateway import build_rules, build_upstreams, named_upstream
+from midstream.gateway import build_rules, build_upstreams, named_upstream, open_files
 from midstream.gateway_records import GatewayRecords
 from midstream.messages.errors import ConfigError
 from midstream.runtime import open_runtime
@@ -92,6 +92,7 @@ async def _run(
                     now_ms=clock.now_ms, document=runtime.state_document(WINDOWS_DOCUMENT_ID)
                 ),
                 response_ids=ResponseIds(runtime.state_document(RESPONSES_DOCUMENT_ID)),
+                files=await open_files(runtime, cwd, place[0]),
             )
             await gateway.recall()
             app: ASGIApp = gateway_app(gateway, metrics.routes())

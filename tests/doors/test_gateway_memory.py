@@ -199,7 +199,7 @@ async def test_the_reasoning_of_an_attempt_that_was_cut_is_known_as_lost(tmp_pat
     replies = Reply(with_reasoning("It is SECRET-1")), Reply(responses_stream("No."))
     async with kept_world(tmp_path, *replies) as (url, upstream, _):
         await ask(url, "/v1/responses", stream=True, input="Say it")
-        back = [
+        back: list[Json] = [
             {"type": "reasoning", "id": "rs_1", "summary": []},
             {"role": "user", "content": "?"},
         ]
