@@ -1,7 +1,7 @@
 """The websocket door as clients see it: what they get, and what nobody can do to others."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -435,6 +435,65 @@ async def test_a_client_that_never_reads_slows_nobody_and_is_given_up(
             assert trio.current_time() - began_at == pytest.approx(30, abs=1)
             await trio.sleep(60)
             assert wire.service.connections == 1
+
+
+def counting(words: int) -> Script:
+    """A model that counts, a hundred numbers a second."""
+    yield from (StreamStarted(), BlockStarted(0, "text"))
+    for number in range(words):
+        yield from (TextDelta(0, f"<{number}>"), Pause(0.01))
+    yield from answer("")[1:]
+
+
+async def follow_to_the_end(
+    wire: Wire, session: str | None, done: Callable[[list[Frame]], None]
+) -> None:
+    """One client of many: of this session, or of one of its own."""
+    async with raw_client(wire) as client:
+        if session is None:
+            await client.submit()
+        else:
+            await client.ask("subscribe", id=1, session=session)
+        done(await client.events())
+
+
+@pytest.mark.parametrize("sessions", [1, 40])
+async def test_each_of_many_clients_gets_every_event_and_no_stream_is_slowed(
+    sessions: int, autojump_clock: MockClock
+) -> None:
+    """All on one session, or each on its own, beside some that never read."""
+    words, clients = 100, 40
+    heard: list[list[Frame]] = []
+    async with (
+        opened(*[counting(words) for _ in range(sessions + 1)], half_open=100) as (_, wire),
+        trio.open_nursery() as nursery,
+        raw_client(wire) as first,
+    ):
+        session = (await first.submit(follow=False))["result"]["session"]
+        for _ in range(5):
+            await nursery.start(be_silent, wire, session)
+        async with trio.open_nursery() as crowd:
+            for _ in range(clients):
+                shared = session if sessions == 1 else None
+                crowd.start_soon(follow_to_the_end, wire, shared, heard.append)
+        nursery.cancel_scope.cancel()
+    assert len(heard) == clients
+    for events in heard:
+        assert text_of(events) == "".join(f"<{number}>" for number in range(words))
+        numbers = [frame["sequence"] for frame in events]
+        assert numbers == sorted(set(numbers))
+        # By the clock of the test, on which work takes no time, so only waiting counts.
+        assert events[-1]["event"]["duration_ms"] < words * 10 + 100
+
+
+async def be_silent(
+    wire: Wire, session: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """A client that follows a session, and takes nothing of it."""
+    async with raw_client(wire.stream(is_buffered=False)) as client:
+        await client.say("subscribe", id=1, session=session)
+        task_status.started()
+        await trio.sleep_forever()
 
 
 async def test_a_client_that_was_too_slow_resumes_and_misses_nothing(
