@@ -39,6 +39,7 @@ ABORT = ("tests/races/test_abort_races.py",)
 STOPS = ("tests/races/test_guards.py", "tests/midstream/test_races.py", *ABORT)
 RECORD = ("tests/messages/test_record.py", "tests/stores/test_conversations.py")
 PAUSE = ("tests/messages/test_dispatch.py",)
+REPLAY = ("tests/midstream/test_replay.py", "tests/races/test_replay_races.py")
 MATCHING = ("tests/rules/test_cut_independence.py", "tests/rules/test_automaton.py")
 
 
@@ -408,6 +409,16 @@ MUTANTS = (
         ("tests/midstream/test_outages.py",),
     ),
     Mutant(
+        "a step overtakes one that waits in the queue",
+        10,
+        "actors/step_writer.py",
+        """        if self._office.keeps_back(session_id):
+            earlier""",
+        """        if False:
+            earlier""",
+        ("tests/midstream/test_outages.py",),
+    ),
+    Mutant(
         "anybody writes to a session",
         10,
         "messages/reducer.py",
@@ -475,6 +486,54 @@ MUTANTS = (
         "        if not known:\n",
         "        if False:\n",
         ("tests/actors/test_subscription.py", "tests/midstream/test_replay.py"),
+    ),
+    Mutant(
+        "what a crashed Announcer had in hand leaves no hole",
+        11,
+        "actors/announcer.py",
+        "                    self._numbers.lose(session_id, events)",
+        "                    pass",
+        REPLAY,
+    ),
+    Mutant(
+        "what was told before a crash is a hole too",
+        11,
+        "actors/announcer.py",
+        "            if any(message is handled for handled in self._handled):",
+        "            if False:",
+        REPLAY,
+    ),
+    Mutant(
+        "an outcome is lost with the Announcer",
+        11,
+        "actors/announcer.py",
+        "            self._announce(session_id, () if end is None else (end,))",
+        "            self._announce(session_id, ())",
+        REPLAY,
+    ),
+    Mutant(
+        "a session is unknown when the Announcer has crashed",
+        11,
+        "actors/announcer.py",
+        " or request.session_id in self._numbers",
+        "",
+        REPLAY,
+    ),
+    Mutant(
+        "events are lost with the recorder",
+        11,
+        "actors/event_recorder.py",
+        "                self._backlog.add(message.events)",
+        "                pass",
+        REPLAY,
+    ),
+    Mutant(
+        "a ring lets go of what it says that it has",
+        11,
+        "actors/event_channel.py",
+        "known = first - 1 <= after <= self.last and",
+        "known = after <= self.last and",
+        REPLAY,
     ),
     # 12: recovery
     Mutant(

@@ -8,7 +8,8 @@ The test is run once for each seed, in a world of its own under virtual time
 (`midstream.testing.explore`); further arguments of the marker are those of `Faults`.
 The seeds are split into tests of `SEEDS_TOGETHER`, so that pytest-xdist can share them out.
 `--races-seeds N` explores N seeds of each scenario, `--races-seed S` replays one, and
-`--races-schedule WORD` the small schedule that a failure names.
+`--races-schedule WORD` the small schedule that a failure names; `--races-shrinks 0` leaves
+failures as large as they are.
 """
 
 import re
@@ -32,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("races", "schedule exploration")
     group.addoption("--races-seeds", type=int, default=None, help="seeds for each scenario")
     group.addoption("--races-seed", type=int, default=None, help="replay this seed")
+    group.addoption(
+        "--races-shrinks", type=int, default=200, help="runs spent on making a failure small"
+    )
     group.addoption("--races-schedule", default=None, help="replay this schedule of a failure")
 
 
@@ -122,7 +126,14 @@ def _explored(
             again = replay_schedule(one, seed, load(word), faults)
             return Violation(again, replay(seed, word)) if again.error else None
         try:
-            explore(one, seeds=len(seeds), first_seed=seeds[0], faults=faults, replay=replay)
+            explore(
+                one,
+                seeds=len(seeds),
+                first_seed=seeds[0],
+                faults=faults,
+                replay=replay,
+                most_shrinks=_option(item.config, "--races-shrinks"),
+            )
         except Violation as violation:
             return violation
         return None

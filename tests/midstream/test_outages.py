@@ -137,6 +137,36 @@ async def test_a_prompt_that_cannot_be_recorded_starts_nothing(
         view.failure = None
 
 
+class StumblingStore(MemoryStore):
+    """A store that refuses the next steps, and nothing else."""
+
+    refusals = 0
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        if key is not None and self.refusals:
+            self.refusals -= 1
+            raise DOWN
+        return await super().commit(operations, key=key, durable=durable)
+
+
+async def test_a_step_does_not_overtake_one_that_still_waits(autojump_clock: MockClock) -> None:
+    """The store takes the last step again, and has just refused the one before."""
+    store = StumblingStore()
+    scripts = [answer("first", Call("look", '{"place": "a"}')), slow_answer("done", 3)]
+    async with host(store, *scripts, clock=wall_clock()) as runtime:
+        handle = runtime.animate("hi", tools=[Tool(look)])
+        await trio.sleep(2)
+        store.refusals = 3  # the results twice, and once more when they are tried again
+        assert (await handle.result()).status is SessionStatus.COMPLETED
+        assert (await record_of(store, handle.session_id)).status is SessionStatus.RUNNING
+        await trio.sleep(40)
+        conversation = await load_conversation(store, handle.conversation_id)
+    expected = ["UserItem", "AssistantItem", "ToolResultItem", "AssistantItem"]
+    assert kinds(conversation.items) == expected
+
+
 class FlakyStore(MemoryStore):
     """A store whose acknowledgement of the next commits gets lost: they are kept all the same."""
 
