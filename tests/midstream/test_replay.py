@@ -266,7 +266,7 @@ async def test_what_a_crash_of_the_announcer_lost_is_a_gap(autojump_clock: MockC
         replay = books.replay("ses")
         assert words(await replay.take()) == words_of(1, 3)
         await crash_over(books, Announce("ses", tuple(texts(4, 2))))
-        with pytest.raises(GapError) as gap:
+        with trio.fail_after(60), pytest.raises(GapError) as gap:
             await replay.take()
         assert gap.value.after == 5
         await say(books, *texts(6, 1), ENDED)

@@ -15,6 +15,8 @@ from midstream.testing.explore import replay_schedule
 from midstream.testing.faults import Faults
 from midstream.testing.race import Race
 
+RETRY_DELAY_S = 0.05
+
 HELPERS = ("rule_matcher", "stream_monitor", "retry_scheduler")
 
 
@@ -53,7 +55,17 @@ async def test_the_retry_waits_for_a_late_settle_and_for_the_delay(race: Race) -
     scripts = [saying("foo", SlowClose(race.seconds(0.3))), CLEAN]
     async with race.world(*scripts, rules=[NO_FOO]) as world:
         session = world.animate("hello")
+        asked_at: list[float] = []
+
+        def note_requests() -> None:
+            if len(session.requests) > len(asked_at):
+                asked_at.append(trio.current_time())
+
+        race.always(note_requests)
         ended = await session.result()
+        assert asked_at[1] - asked_at[0] >= RETRY_DELAY_S - 1e-9, (
+            "the rule was broken behind the first"
+        )
         assert ended.status is SessionStatus.COMPLETED
         assert ended.output == "a clean answer"
         assert ended.attempts == 2
