@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from midstream.cli.command import INTERRUPTED, run_command
-from midstream.cli.display import Display, display_for
+from midstream.cli.display import NdjsonDisplay, TerminalDisplay, display_for
 from midstream.cli.run import EXIT_CODES
 from midstream.client import EventsLost, RemoteEvents, connect
 from midstream.config import WebsocketConfig
@@ -67,7 +67,9 @@ def url_of(config: WebsocketConfig) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
-async def _follow(events: RemoteEvents, display: Display) -> SessionStatus | None:
+async def _follow(
+    events: RemoteEvents, display: NdjsonDisplay | TerminalDisplay
+) -> SessionStatus | None:
     """Show the session to its end; how it ended, or None if somebody has pressed Ctrl-C."""
     status: SessionStatus | None = None
     async with trio.open_nursery() as nursery:
@@ -77,12 +79,14 @@ async def _follow(events: RemoteEvents, display: Display) -> SessionStatus | Non
     return status
 
 
-async def _show_all(events: RemoteEvents, display: Display) -> SessionStatus:
+async def _show_all(
+    events: RemoteEvents, display: NdjsonDisplay | TerminalDisplay
+) -> SessionStatus:
     while True:
         try:
             event = await anext(events)
         except EventsLost as lost:
-            typer.echo(f"midstream: {lost}", err=True)
+            display.begin_again(lost.position)
             continue
         display.show(event)
         if isinstance(event.event, SessionEnded):

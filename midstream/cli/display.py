@@ -4,6 +4,7 @@ One renderer for each. The terminal one prints prose as it comes; when an attemp
 says where, by which rule and how fast, then what the model is told.
 """
 
+import sys
 from typing import Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ from rich.text import Text as Styled
 
 from midstream.cli.tables import harmless, print_line
 from midstream.messages.alert import AlertLevel
+from midstream.messages.event_log import Position
 from midstream.messages.events import (
     AlertRaised,
     AnyEvent,
@@ -60,6 +62,12 @@ class NdjsonDisplay:
         self._file.write(msgspec.json.encode(event).decode() + "\n")
         self._file.flush()
 
+    def begin_again(self, place: Position) -> None:
+        """What was shown behind this place is not on record; what is follows. Whoever reads
+        lines of events is told beside them."""
+        place_said = f"number {place.sequence} of epoch {place.epoch}"
+        sys.stderr.write(f"midstream: the host was lost; forget the events behind {place_said}\n")
+
 
 class TerminalDisplay:
     """For people. Colours and panels go away by themselves where there is no terminal."""
@@ -70,6 +78,10 @@ class TerminalDisplay:
 
     def show(self, event: SessionEvent) -> None:
         self._show(event.event)
+
+    def begin_again(self, place: Position) -> None:
+        """What was shown behind this place is not on record; what is follows."""
+        self._line("! the host of this session was lost; what it has on record, again:", "yellow")
 
     def _show(self, event: AnyEvent) -> None:
         match event:
@@ -183,7 +195,7 @@ def _armed(state: StopMessageState) -> str:
     return f"replies are continued{text}, at most {state.remaining} times"
 
 
-def display_for(console: Console, *, json: bool) -> Display:
+def display_for(console: Console, *, json: bool) -> NdjsonDisplay | TerminalDisplay:
     """The display that fits."""
     return NdjsonDisplay(console) if json else TerminalDisplay(console)
 

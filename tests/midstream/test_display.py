@@ -7,7 +7,8 @@ from trio.testing import MockClock
 
 from midstream.cli.display import TerminalDisplay
 from midstream.messages.conversation import ToolSpec
-from midstream.messages.events import ToolWanted
+from midstream.messages.event_log import Position
+from midstream.messages.events import SessionEvent, Text, ToolWanted
 from midstream.providers.scripted import Call, answer
 from midstream.testing.world import open_world
 
@@ -31,3 +32,14 @@ async def test_a_call_that_waits_for_its_host_is_shown_until_it_is_answered(
     waits = next(number for number, line in enumerate(lines) if line.startswith("…"))
     assert lines[waits - 1] == '→ weather {"city": "Kyiv"}'
     assert lines[waits + 1] == "← weather: 12 degrees"
+
+
+async def test_what_is_told_again_because_a_host_was_lost_is_no_part_of_a_sentence() -> None:
+    shown = StringIO()
+    display = TerminalDisplay(Console(file=shown, width=200))
+    display.show(SessionEvent("ses", 1, Text(1, "It is in pla")))
+    display.begin_again(Position(1, 0))
+    display.show(SessionEvent("ses", 1, Text(1, "It is")))
+    first, told, again = shown.getvalue().splitlines()
+    assert (first, again) == ("It is in pla", "It is")
+    assert "was lost" in told
