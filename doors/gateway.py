@@ -7,7 +7,8 @@ the client is still there, and one keeps a waiting client alive. A client that l
 tree, and with it the connection to the upstream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import trio
@@ -37,6 +38,9 @@ from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.session_identity import identify_session
 from midstream.providers.json_fields import text_of
 
+SETTLING_LIMIT = 128
+"""Requests that are answered and of which something is still to be written down, beyond which
+new ones wait: clients can ask faster than a store can write, and what waits is memory."""
 KEEP_ALIVE_S = 10.0
 """How long a client that waits for a held text hears nothing (spec/gateway.md 2: clients
 bear 35 seconds)."""
@@ -59,6 +63,8 @@ class Gateway:
         self._upstreams = upstreams
         self._rules = rules
         self._on_begun = on_begun
+        self._settling = 0
+        self._settled = trio.lowlevel.ParkingLot()
         self._stop_messages = stop_messages or StopMessageBook(SystemClock(), StopMessageSettings())
         self._own_answers = 0
         self._keep_alive_s = keep_alive_s
@@ -156,6 +162,8 @@ class Gateway:
         nursery: trio.Nursery,
     ) -> None:
         """A request that is watched, from its directives to its record."""
+        while self._settling >= SETTLING_LIMIT:
+            await self._settled.park()
         window = window_key(upstream.name, client)
         wait_s = self._windows.wait_s(window)
         if wait_s is not None:
@@ -212,7 +220,7 @@ class Gateway:
         finally:
             failure = conversation.failure or exchange.failure
             self._sessions.learn(request.session, exchange.reminders, request.turn)
-            with trio.CancelScope(shield=True):
+            with self._settles(), trio.CancelScope(shield=True):
                 if client.ended and exchange.attempts:
                     lost = exchange.lost or failure
                     await self._windows.hear(window, conversation.asked_at_s, lost)
@@ -231,6 +239,16 @@ class Gateway:
                             local_answer=opened.local_answer,
                         )
                     )
+
+    @contextmanager
+    def _settles(self) -> Generator[None]:
+        """Something of a request is still to be written down."""
+        self._settling += 1
+        try:
+            yield
+        finally:
+            self._settling -= 1
+            self._settled.unpark()
 
     async def _answer_locally(self, request: GatewayRequest, text: str) -> None:
         """Answer a message that was nothing but directives."""

@@ -2,8 +2,9 @@
 
 Each watched request is a session on record from its beginning: it beats, can be cancelled,
 and is found dead when its host is. Its end says what it cost and which rules fired. Nothing
-of that delays the request: its beginning is written beside it. A store that cannot take a
-record costs the record, never the client's answer.
+of that delays the request: its beginning is written beside it, its end when it is answered.
+Only when many ends are still to be written do new requests wait (`gateway.py`). A store that
+cannot take a record costs the record, never the client's answer.
 """
 
 import logging
