@@ -5,8 +5,9 @@ sockets. The bare pass-through is Starlette and httpx2 on the same server as the
 (bench/gateway_bare.py); the gateway is the program as a user starts it, with its records.
 Rounds of the proxies alternate, and the best of each counts for CPU.
 
-- CPU for each delta of the stream, in three ways of arriving: as fast as the sockets go, and at
-  a delta each 20 ms in 40 streams at once, where every read holds one.
+- CPU for each delta of the stream, as fast as the sockets go, and at a delta each 20 ms in 40
+  streams at once, where most reads hold one; and for a request that is hardly more than that,
+  with which the gateway writes a record and the pass-through does not.
 - When the first token comes and how late each delta is, for a role chunk and 64 deltas at 20 ms.
 - How long after a client has left its provider sees the connection close.
 - 200 streams at once of which half are left at random, again and again: what stays open, what
@@ -36,7 +37,9 @@ from tables import Row, report
 CHAT = "/v1/chat/completions"
 FULL_SPEED = 20_000
 """Deltas of one stream that comes as fast as it can."""
-PACED_STREAMS, PACED_DELTAS, PACE_MS = 40, 64, 20
+PACED_STREAMS, LONG_DELTAS, PACE_MS = 40, 250, 20
+PACED_DELTAS = 64
+REQUESTS = 100
 ROUNDS = 5
 LATENCY_ROUNDS, LATENCY_STREAMS = 12, 4
 LEAVERS = 200
@@ -128,9 +131,15 @@ async def _full_speed(port: int, path: str) -> int:
 async def _paced(port: int, path: str) -> int:
     async with trio.open_nursery() as nursery:
         for _ in range(PACED_STREAMS):
-            nursery.start_soon(_take, port, path, PACED_DELTAS, PACE_MS)
+            nursery.start_soon(_take, port, path, LONG_DELTAS, PACE_MS)
             await trio.sleep(PACE_MS / 1000 / PACED_STREAMS)
-    return PACED_STREAMS * PACED_DELTAS
+    return PACED_STREAMS * LONG_DELTAS
+
+
+async def _requests(port: int, path: str) -> int:
+    for _ in range(REQUESTS):
+        await _take(port, path, 1, 0)
+    return REQUESTS
 
 
 @dataclass
@@ -142,7 +151,10 @@ class Cost:
 
 
 async def _cpu(
-    proxies: Sequence[Proxy], path: str, load: Callable[[int, str], Awaitable[int]]
+    proxies: Sequence[Proxy],
+    path: str,
+    load: Callable[[int, str], Awaitable[int]],
+    each: str = "delta",
 ) -> list[Row]:
     able = [proxy for proxy in proxies if path in proxy.paths]
     costs = {proxy.name: Cost() for proxy in able}
@@ -158,11 +170,11 @@ async def _cpu(
     return [
         {
             "proxy": name,
-            "CPU µs/delta": min(cost.cpu_us),
+            f"CPU µs/{each}": min(cost.cpu_us),
             "median": median(cost.cpu_us),
             "added": min(cost.cpu_us) - bare,
             "ratio": min(cost.cpu_us) / bare,
-            "deltas/s": round(max(cost.per_s)),
+            f"{each}s/s": round(max(cost.per_s)),
         }
         for name, cost in costs.items()
     ]
@@ -172,8 +184,10 @@ async def cpu(proxies: Sequence[Proxy], upstream: int) -> None:
     for path in sorted(EVERYTHING):
         title = f"CPU, {path}, {FULL_SPEED} deltas at full speed, best of {ROUNDS}"
         report(title, await _cpu(proxies, path, _full_speed))
-    title = f"CPU, {CHAT}, {PACED_STREAMS} streams of {PACED_DELTAS} deltas at {PACE_MS} ms"
+    title = f"CPU, {CHAT}, {PACED_STREAMS} streams of {LONG_DELTAS} deltas at {PACE_MS} ms"
     report(f"{title}, best of {ROUNDS}", await _cpu(proxies, CHAT, _paced))
+    title = f"CPU, {CHAT}, {REQUESTS} requests of one delta, best of {ROUNDS}"
+    report(title, await _cpu(proxies, CHAT, _requests, "request"))
 
 
 # --- latency
