@@ -112,6 +112,8 @@ async def test_a_session_is_followed_live_from_another_terminal(project: Path) -
 
 
 async def test_ctrl_c_leaves_a_session_and_it_runs_on(project: Path) -> None:
+    # So slow that it lasts, however long the other program takes to start.
+    (project / "midstream.toml").write_text(CONFIG.replace("0.05", "10"))
     async with serving() as server, connect(server.url) as client:
         session = await client.animate("tell me")
         command = [*MAIN, "attach", session.session_id, "--url", server.url]
@@ -128,7 +130,9 @@ async def test_ctrl_c_leaves_a_session_and_it_runs_on(project: Path) -> None:
         await process.stdout.aclose()
         assert process.returncode == 130
         assert b"it runs on" in said
-        assert (await session.result()).status is SessionStatus.COMPLETED
+        assert (await session.record()).status is SessionStatus.RUNNING
+        await session.cancel()
+        assert (await session.result()).status is SessionStatus.CANCELLED
 
 
 async def test_a_server_that_is_killed_and_started_again_is_the_same_to_its_clients(
