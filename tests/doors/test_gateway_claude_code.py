@@ -35,10 +35,10 @@ GOOD_CALL: Call = ("toolu_good", "Bash", '{"command":"echo fine >good","descript
 
 
 @asynccontextmanager
-async def claude(url: str, home: Path) -> AsyncGenerator[trio.Process]:
+async def claude(url: str, home: Path, prompt: str = "Say it") -> AsyncGenerator[trio.Process]:
     """The program with a prompt, in print mode."""
     assert CLAUDE is not None
-    command = [CLAUDE, "-p", "Say it", "--output-format", "stream-json", "--verbose"]
+    command = [CLAUDE, "-p", prompt, "--output-format", "stream-json", "--verbose"]
     environment = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
@@ -66,9 +66,11 @@ async def claude(url: str, home: Path) -> AsyncGenerator[trio.Process]:
             await process.wait()
 
 
-async def result_of(world: World, home: Path) -> tuple[str, list[dict[str, Any]]]:
+async def result_of(
+    world: World, home: Path, prompt: str = "Say it"
+) -> tuple[str, list[dict[str, Any]]]:
     """What it says in the end, and all lines of its output."""
-    async with claude(world.url, home) as process:
+    async with claude(world.url, home, prompt) as process:
         assert process.stdout is not None
         output = b"".join([piece async for piece in process.stdout])
     lines = [msgspec.json.decode(line) for line in output.splitlines()]
@@ -133,3 +135,28 @@ async def test_an_interrupt_closes_the_connection_to_the_provider(tmp_path: Path
             process.send_signal(signal.SIGINT)
             await world.upstream.closed.wait()
         assert (await world.finished()).status is SessionStatus.CANCELLED
+
+
+async def test_it_takes_the_hops_of_a_chain_for_one_answer(tmp_path: Path) -> None:
+    replies = (
+        Reply(anthropic_stream("I look. ", calls=[GOOD_CALL])),
+        Reply(anthropic_stream("First this.", message_id="msg_2")),
+        Reply(anthropic_stream("Then that.", message_id="msg_3")),
+        Reply(anthropic_stream("All done.", message_id="msg_4")),
+    )
+    prompt = 'Work. <**stopMessage:"Go on.",2**>'
+    async with gateway_world(*replies) as world:
+        said, lines = await result_of(world, tmp_path, prompt)
+        asked = [request.json["messages"] for request in world.upstream.asked]
+    assert said == "All done."
+    assert len(asked) == 4
+    assert "stopMessage" not in repr(asked)
+    assert repr(asked[-1]).count("Go on.") == 2
+    texts = [
+        block["text"]
+        for line in lines
+        if line["type"] == "assistant"
+        for block in line["message"]["content"]
+        if block["type"] == "text"
+    ]
+    assert texts == ["I look. ", "First this.", "Then that.", "All done."]
