@@ -96,6 +96,9 @@ class StopMessageBook:
         self._neighbours = neighbours
         self._cwd = cwd
         self._remembered: OrderedDict[str, KeptStop] = OrderedDict()
+        """What the store has not taken."""
+        self._seen: OrderedDict[str, KeptStop] = OrderedDict()
+        """What it has, as it was last seen there."""
         self._locks: dict[str, trio.Lock] = {}
 
     async def read(self, key: str) -> KeptStop:
@@ -109,8 +112,11 @@ class StopMessageBook:
             )
         except (StoreError, AskFailed) as error:
             _log.warning("the stopMessage of a session cannot be read: %s", error)
-            return remembered or KeptStop()
-        return _newest(_kept(conversation), remembered)
+            return remembered or self._seen.get(key) or KeptStop()
+        kept = _newest(_kept(conversation), remembered)
+        if kept.state is not None:
+            _put(self._seen, key, kept)
+        return kept
 
     async def change(
         self,
@@ -153,12 +159,12 @@ class StopMessageBook:
                 if isinstance(error, VersionConflict) and conflicts < CONFLICTS_LIMIT:
                     continue
                 _log.warning("the stopMessage of a session is kept in memory only: %s", error)
-                self._remember(key, after)
+                _put(self._remembered, key, after)
             return result
 
     async def _keep(self, key: str, kept: KeptStop) -> None:
         if self._neighbours is None:
-            self._remember(key, kept)
+            _put(self._remembered, key, kept)
             return
         states: dict[str, object] = {
             STATE_NAME: stored_state(kept.state or StopMessageState()),
@@ -170,12 +176,7 @@ class StopMessageBook:
                 lambda reply: KeepStates(key, states, kept.version, reply), ASK_DEADLINE_S
             )
         self._remembered.pop(key, None)
-
-    def _remember(self, key: str, kept: KeptStop) -> None:
-        self._remembered[key] = kept
-        self._remembered.move_to_end(key)
-        while len(self._remembered) > REMEMBERED_LIMIT:
-            self._remembered.popitem(last=False)
+        _put(self._seen, key, kept)
 
     # --- what a state refers to
 
@@ -220,6 +221,13 @@ class StopMessageBook:
             )
         except (RefError, AskFailed):
             return None
+
+
+def _put(sessions: OrderedDict[str, KeptStop], key: str, kept: KeptStop) -> None:
+    sessions[key] = kept
+    sessions.move_to_end(key)
+    while len(sessions) > REMEMBERED_LIMIT:
+        sessions.popitem(last=False)
 
 
 def _kept(conversation: Conversation) -> KeptStop:
