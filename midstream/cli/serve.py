@@ -94,7 +94,7 @@ async def _reload(runtime: Runtime) -> None:
     except RuleError as error:
         typer.echo(f"midstream: the rules stay as they are: {error}", err=True)
         return
-    typer.echo(f"{len(rulebook.rule_set.rules)} rules are watched for")
+    typer.echo(f"rules that are watched for: {len(rulebook.rule_set.rules)}")
 
 
 def _websocket(

@@ -278,7 +278,7 @@ async def test_b23_a_server_that_is_told_to_reads_its_rules_again(project: Path)
         server.process.send_signal(signal.SIGHUP)
         assert server.process.stdout is not None
         with trio.fail_after(PATIENCE_S):
-            assert await server.process.stdout.receive_some() == b"1 rules are watched for\n"
+            assert await server.process.stdout.receive_some() == b"rules that are watched for: 1\n"
         rules.rename(project / "gone")
         server.process.send_signal(signal.SIGHUP)
         await server.stop(signal.SIGTERM)
