@@ -1,9 +1,11 @@
 """The funnel: every change of a session's record passes here, and is told once.
 
-Reduce, write, and only then: if the record has crossed a line, say so to the Announcer, and
-tell the BackoffMachine what the end says about the quota. Attached and detached sessions,
-cancels, orphans and letters from the queue all take this way, so that none of them can
-forget it (spec/animator.md B1, B3). Used by the Ledger alone.
+Reduce, write, and with it what there is to tell, and only then: if the record has crossed a
+line, say so to the Announcer, and tell the BackoffMachine what the end says about the quota.
+Attached and detached sessions, cancels, orphans and letters from the queue all take this way,
+so that none of them can forget it (spec/animator.md B1, B3). What was told is taken out of the
+store again; what a killed host could not tell is told by whoever finds it. Used by the Ledger
+alone.
 """
 
 import logging
@@ -22,18 +24,23 @@ from midstream.messages.dispatch import (
     QuotaSpent,
     end_of,
 )
-from midstream.messages.errors import StoreError
-from midstream.messages.notices import AnyNotice, Phase, RecordFailed, notices_of
+from midstream.messages.errors import StoreError, VersionConflict
+from midstream.messages.notices import AnyNotice, Phase, RecordFailed, notices_of, notices_say
 from midstream.messages.record import Crossing, SessionRecord, SessionStatus, TerminationTag
 from midstream.messages.transition import AnyTransition
-from midstream.stores.sessions import SessionWrite, apply_transition
+from midstream.stores.sessions import SessionWrite, apply_transition, load_session
 from midstream.stores.store import Store
+from midstream.stores.untold import Untold, load_untold
 
 _log = logging.getLogger("midstream.ledger")
 
 STORE_DEADLINE_S = 10.0
 """Seconds after which a store that does not answer counts as down; twice what SQLite waits
 for another process."""
+
+FORGET_DEADLINE_S = 2.0
+TOLD_KEPT = 4_096
+"""Sessions of which is remembered that they were told of, while the store is down."""
 
 HEAR_DEADLINE_S = 5.0
 """Seconds that the end of a session waits for the news about the quota to be kept."""
@@ -91,6 +98,10 @@ class Funnel:
         self._store = store
         self._announcer = announcer
         self._machine = machine
+        self._told: dict[str, tuple[AnyNotice, ...]] = {}
+        """What was told, by session, and may still be kept as untold."""
+        self._left: frozenset[str] = frozenset()
+        """What was found untold the last time somebody looked."""
 
     async def apply(
         self,
@@ -126,6 +137,48 @@ class Funnel:
         """Say what has become known by writing `record` over `before`."""
         if notices := notices_of(before, crossing, record):
             await self._notify(*notices)
+            self._told[record.id] = (*self._told.get(record.id, ()), *notices)
+            while len(self._told) > TOLD_KEPT:
+                del self._told[next(iter(self._told))]
+
+    async def forget_told(self) -> None:
+        """Take out of the store what was told; nobody waits for that."""
+        told, self._told = self._told, {}
+        try:
+            with trio.fail_after(FORGET_DEADLINE_S):
+                for session_id, notices in told.items():
+                    kept = await load_untold(self._store, session_id)
+                    done = [each.removal for each in kept if set(each.notices) <= set(notices)]
+                    if done:
+                        await self._store.commit(done, durable=False)
+        except (StoreError, trio.TooSlowError) as error:
+            _log.debug("what was told is still kept: %s", error)
+            self._told = {**told, **self._told}
+
+    async def tell_left_behind(self) -> None:
+        """Tell what a host that was killed has written and could not tell any more. What is
+        there for the second time was left behind: a host that lives takes it out at once.
+        Raises `StoreError`."""
+        await self.forget_told()
+        kept = [each for each in await load_untold(self._store) if not self._is_told(each)]
+        left = [each for each in kept if each.id in self._left]
+        for session_id in dict.fromkeys(each.session_id for each in left):
+            await self._tell_late([each for each in left if each.session_id == session_id])
+        self._left = frozenset(each.id for each in kept if each not in left)
+
+    async def _tell_late(self, left: Sequence[Untold]) -> None:
+        """Tell what was left behind of one session, unless something later was told already."""
+        kept = await load_session(self._store, left[0].session_id)
+        try:
+            await self._store.commit([each.removal for each in left], durable=False)
+        except VersionConflict:
+            return  # somebody else tells it
+        if kept is not None and notices_say(left[-1].notices, kept.record):
+            await self._notify(*(notice for each in left for notice in each.notices))
+
+    def _is_told(self, kept: Untold) -> bool:
+        told = {notice for notices in self._told.values() for notice in notices}
+        return set(kept.notices) <= told
 
     async def hear(self, news: QuotaSpent | OtherEnd | NeutralEnd | None) -> None:
         """Let the BackoffMachine decide, and wait until that is kept."""

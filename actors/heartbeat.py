@@ -28,6 +28,7 @@ from midstream.actors.ledger_messages import (
     KeepState,
     LedgerMessage,
     PresumeDead,
+    TellLeftBehind,
 )
 from midstream.actors.live_sessions import LiveSession, LiveSessions
 from midstream.messages.dispatch import Booted
@@ -157,6 +158,7 @@ class Heartbeat(Actor[Unused]):
         await self._try(self._drain)
         await self._try(self._reconcile)
         await self._try(self._search)
+        await self._try(self._tell_left_behind)
         self.spawn(self._every, BEAT_EVERY_S, self._drain_and_search)
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -254,7 +256,11 @@ class Heartbeat(Actor[Unused]):
 
     async def _drain_and_search(self) -> None:
         await self._try(self._drain)
-        await self._search()
+        await self._try(self._search)
+        await self._tell_left_behind()
+
+    async def _tell_left_behind(self) -> None:
+        await self._ledger.ask(TellLeftBehind, ASK_DEADLINE_S)
 
     async def _drain(self) -> None:
         await self._ledger.ask(DrainQueue, DRAIN_DEADLINE_S)

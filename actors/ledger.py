@@ -35,6 +35,7 @@ from midstream.actors.ledger_messages import (
     PresumeDead,
     Report,
     TakeOver,
+    TellLeftBehind,
     Write,
 )
 from midstream.actors.step_writer import StepWriter
@@ -103,6 +104,8 @@ class Ledger(Actor[LedgerMessage]):
                 self.spawn(self._keep_states, message)
             case DrainQueue():
                 self.spawn(self._drain, message)
+            case TellLeftBehind():
+                self.spawn(self._tell_left_behind, message)
             case KeepEvents():
                 self.spawn(self._keep_events, message)
 
@@ -120,12 +123,14 @@ class Ledger(Actor[LedgerMessage]):
         )
         with _to_the_end(), _answering(request.reply):
             request.reply.send(await self._steps.keep(envelope))
+            await self._funnel.forget_told()
 
     async def _apply(self, request: Apply) -> None:
         with _to_the_end(), _answering(request.reply):
             request.reply.send(
                 await self._funnel.apply(request.transition, transcript=request.transcript)
             )
+            await self._funnel.forget_told()
 
     async def _presume_dead(self, request: PresumeDead) -> None:
         """Only if nobody has written since: a beat that came meanwhile is a sign of life.
@@ -139,6 +144,7 @@ class Ledger(Actor[LedgerMessage]):
                 return
             await self._funnel.tell(write)
             request.reply.send(True)
+            await self._funnel.forget_told()
 
     async def _take_over(self, request: TakeOver) -> None:
         recover = Recover(id=request.session_id, owner=request.owner, at=self._now())
@@ -148,6 +154,7 @@ class Ledger(Actor[LedgerMessage]):
             except FenceLost as error:
                 raise NotRecoverable(str(error)) from error
             request.reply.send(record)
+            await self._funnel.forget_told()
 
     async def _take_report(self, request: Report) -> None:
         report, at = request.report, self._now()
@@ -166,6 +173,7 @@ class Ledger(Actor[LedgerMessage]):
                 request.reply.send(not_taken(report.session_id, str(error)))
             else:
                 request.reply.send(taken(record))
+                await self._funnel.forget_told()
 
     async def _end_by_report(self, report: RecordReport) -> SessionRecord:
         """The end of a session outside (spec/animator.md 5.6)."""
@@ -211,6 +219,11 @@ class Ledger(Actor[LedgerMessage]):
     async def _drain(self, request: DrainQueue) -> None:
         with _answering(request.reply):
             request.reply.send(await self._steps.drain())
+
+    async def _tell_left_behind(self, request: TellLeftBehind) -> None:
+        with _to_the_end(), _answering(request.reply):
+            await self._funnel.tell_left_behind()
+            request.reply.send(None)
 
     async def _keep_events(self, request: KeepEvents) -> None:
         with _to_the_end(), _answering(request.reply):

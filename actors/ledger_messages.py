@@ -118,6 +118,13 @@ class DrainQueue(msgspec.Struct, frozen=True, tag=True):
     reply: Reply[DrainCount]
 
 
+class TellLeftBehind(msgspec.Struct, frozen=True, tag=True):
+    """Tell what is on record and was never told, because its host was killed. Answered when
+    that is done."""
+
+    reply: Reply[None]
+
+
 class KeptEvents(msgspec.Struct, frozen=True):
     """What became of blocks of events: of the sessions in `through` everything up to this
     number is kept; those in `refused` belong to somebody else. The rest may be tried again."""
@@ -144,5 +151,6 @@ LedgerMessage = (
     | KeepState
     | KeepStates
     | DrainQueue
+    | TellLeftBehind
     | KeepEvents
 )

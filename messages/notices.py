@@ -5,6 +5,7 @@ record is told once, whichever path led there (spec/animator.md 9, B1, B3). They
 host subscribes to that runs many sessions; what one session says is in `events.py`.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -100,6 +101,14 @@ def notices_of(
             return (Revived(session_id=record.id), *_ended(record))
         case Crossing.ENDED:
             return _ended(record)
+
+
+def notices_say(notices: Sequence[AnyNotice], record: SessionRecord) -> bool:
+    """Whether these are the last notices of a session that has this record now."""
+    ends = [notice for notice in notices if isinstance(notice, Ended)]
+    if ends:
+        return ends[-1].status is record.status
+    return not record.is_terminal
 
 
 def _ended(record: SessionRecord) -> tuple[AnyNotice, ...]:

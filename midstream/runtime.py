@@ -368,7 +368,8 @@ class Runtime:
 
     async def notices(self, after: int = 0) -> NoticeStream:
         """What becomes known of the sessions that this runtime writes: begun, ended, not
-        recorded; each once. Follows behind number `after`. Raises `GapError`.
+        recorded; each once, and also what a host that was killed could not tell any more.
+        Follows behind number `after`. Raises `GapError`.
 
         >>> async for notice in await runtime.notices():
         ...     print(notice.sequence, notice.notice)

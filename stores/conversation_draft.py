@@ -17,6 +17,7 @@ from midstream.stores.conversation_load import Conversation
 from midstream.stores.conversation_meta import KeptMeta
 from midstream.stores.sessions import KeptSession
 from midstream.stores.store import Append, Book, Log, Operation, Put, RequireFence, encode
+from midstream.stores.untold import untold
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ class Draft:
             return
         version = 0 if kept is None else kept.version
         self.add(Put(Book.SESSIONS, record.id, encode(record), version))
-        self._crossing = crossing(None if kept is None else kept.record, record)
+        before = None if kept is None else kept.record
+        self._crossing = crossing(before, record)
+        self.add(*untold(before, self._crossing, record, version + 1))
         session = KeptSession(record, version + 1)
         self.conversation = replace(self.conversation, session=session)
 

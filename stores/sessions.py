@@ -25,6 +25,7 @@ from midstream.stores.store import (
     Store,
     encode,
 )
+from midstream.stores.untold import untold
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def write_transition(kept: KeptSession | None, transition: AnyTransition) -> Ses
         return SessionWrite(before, after, version, None, ())
     put = Put(Book.SESSIONS, after.id, encode(after), version)
     guards = () if before is None else required_fence(transition)
-    operations = (*guards, put)
-    return SessionWrite(before, after, version + 1, crossing(before, after), operations)
+    crossed = crossing(before, after)
+    operations = (*guards, put, *untold(before, crossed, after, version + 1))
+    return SessionWrite(before, after, version + 1, crossed, operations)
 
 
 def required_fence(transition: AnyTransition) -> tuple[RequireFence, ...]:

@@ -142,8 +142,9 @@ def costs_table(costs: Mapping[str, SessionCost]) -> RenderableType:
     total = sum(cost.cost_usd for cost in costs.values())
     tokens_in = sum(cost.input_tokens or 0 for cost in costs.values())
     tokens_out = sum(cost.output_tokens or 0 for cost in costs.values())
-    table.add_column("session", f"{len(costs)} sessions", no_wrap=True)
-    table.add_column("cost", f"${total:.4f}", justify="right")
+    sessions = "1 session" if len(costs) == 1 else f"{len(costs)} sessions"
+    table.add_column("session", sessions, no_wrap=True)
+    table.add_column("cost", f"${total:.4f}" if total else "not told", justify="right")
     table.add_column("tokens in", str(tokens_in), justify="right")
     table.add_column("tokens out", str(tokens_out), justify="right")
     for session_id, cost in costs.items():

@@ -25,7 +25,13 @@ from midstream.messages.notices import Began, DeadLettered, Ended, Revived
 from midstream.messages.record import LIVE_STATUSES, SessionRecord, SessionStatus
 from midstream.messages.session_reports import HeartbeatReport, RecordReport, ReportedStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
-from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
+from midstream.messages.transition import (
+    DetachedReady,
+    OrphanFailed,
+    Outcome,
+    Recover,
+    Terminal,
+)
 from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
 from midstream.runtime import Runtime
 from midstream.stores.conversation_load import load_conversation
@@ -33,6 +39,7 @@ from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_heartbeat
 from midstream.stores.store import Book, Operation, Page, Put, Query, Receipt
+from midstream.stores.untold import load_untold
 from midstream.tools import Tool
 
 HELLO = answer("hello")
@@ -435,7 +442,7 @@ async def test_a_beat_that_comes_while_a_session_is_judged_saves_it(
         await trio.sleep(30)
         assert store.meanwhile is None  # it was judged by what it had said before
         assert (await record_of(store, "ses-out")).status is SessionStatus.RUNNING
-        assert await notices_so_far(runtime) == []
+        assert not [n for n in await notices_so_far(runtime) if not isinstance(n, Began)]
 
 
 async def test_a_host_that_was_asleep_gives_everybody_time_to_report(
@@ -560,6 +567,75 @@ async def test_a_session_outside_that_was_presumed_dead_can_be_cancelled(
         assert (record.status, record.error) == (SessionStatus.CANCELLED, "enough")
         answer = await runtime.sessions.report(HeartbeatReport(session_id="ses-out"))
         assert answer.status is SessionStatus.CANCELLED, "it stops"
+
+
+# --- what a killed host had written, and not told
+
+
+async def written_and_not_told(store: MemoryStore, at_ms: int, *after: SessionStatus) -> str:
+    """A host was killed between its last writes and the notices of them."""
+    at, session_id = format_timestamp(at_ms), "ses-cut"
+    await apply_transition(
+        store,
+        DetachedReady(id=session_id, started_at=at, provider="cc", last_activity_at=at),
+    )
+    for status in after:
+        end = Terminal(
+            id=session_id,
+            status=Outcome(status.value),
+            ended_at=at,
+            exit_code=0,
+            last_activity_at=at,
+        )
+        await apply_transition(store, end)
+    return session_id
+
+
+async def test_a_notice_that_a_killed_host_could_not_tell_is_told_by_one_other_once(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    session_id = await written_and_not_told(store, clock.now_ms(), SessionStatus.COMPLETED)
+    async with (
+        host(store.reopen(), clock=clock, seed=1) as one,
+        host(store.reopen(), clock=clock, seed=2) as other,
+    ):
+        await trio.sleep(200)
+        heard = [*await notices_so_far(one), *await notices_so_far(other)]
+    assert [type(notice) for notice in heard] == [Began, Ended]
+    assert {notice.session_id for notice in heard} == {session_id}
+    async with host(store.reopen(), clock=clock, seed=3) as later:
+        await trio.sleep(200)
+        assert await notices_so_far(later) == []
+
+
+async def test_what_was_told_is_not_kept_as_untold(autojump_clock: MockClock) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    async with host(store, HELLO, SPEAKING, clock=clock) as runtime:
+        await runtime.animate("hi").result()
+        handle = runtime.animate("hi")
+        await until_it_speaks(runtime, handle.session_id)
+        assert await load_untold(store) == []
+        await runtime.cancel(handle.session_id)
+        assert await load_untold(store) == []
+        await trio.sleep(200)
+        heard = await notices_so_far(runtime)
+    assert [type(notice) for notice in heard] == [Began, Ended, Began, Ended]
+    assert await load_untold(store) == []
+
+
+async def test_a_notice_that_was_overtaken_is_not_told_late(autojump_clock: MockClock) -> None:
+    """A host marked a session as dead and was killed; the session has come back since."""
+    store, clock = MemoryStore(), wall_clock()
+    await presumed_dead_outside(store, clock.now_ms())
+    async with host(store, clock=clock) as runtime:
+        await runtime.sessions.report(HeartbeatReport(session_id="ses-out"))
+        for _ in range(5):
+            await trio.sleep(30)
+            await runtime.sessions.report(HeartbeatReport(session_id="ses-out"))
+        heard = await notices_so_far(runtime)
+    assert not [notice for notice in heard if isinstance(notice, Ended)]
+    assert await load_untold(store) == []
 
 
 async def look(place: str) -> str:
