@@ -2,12 +2,16 @@
 
 It gets every batch from the StreamMonitor, feeds it to the watch, and passes it on to the
 Session together with the verdicts that it caused. It is the only writer of the passages
-and of the repeat policy of its session. An attempt that a verdict has cut is over here at
-once: what else arrives of it is dropped, unwatched output never goes on.
+and of the repeat policy of its session. A verdict that interrupts closes the stream at once,
+before the Session hears of it and decides what follows. The attempt is over here with that:
+what else arrives of it is dropped, unwatched output never goes on.
 """
 
 from collections.abc import Iterable
 
+import trio
+
+from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.messages.verdict import VerdictAction
@@ -36,10 +40,12 @@ class RuleMatcher(Actor[MatcherMessage]):
         watch: Watch,
         settings: PolicySettings,
         session: Address[MatcherReport],
+        aborts: AbortLatch,
     ) -> None:
         self._watch = watch
         self._settings = settings
         self._session = session
+        self._aborts = aborts
         self._policy = PolicyState()
         self._attempt = 0
         self._turn = 0
@@ -62,11 +68,14 @@ class RuleMatcher(Actor[MatcherMessage]):
         findings = self._watch.feed(batch.messages)
         matches = [finding for finding in findings if isinstance(finding, Match)]
         self._policy, verdicts = decide(self._policy, self._settings, matches, self._turn)
-        await self._session.pass_on(
-            WatchedBatch(batch.attempt, batch.messages, verdicts, batch.arrived_at)
-        )
+        aborted_at = None
         if any(verdict.action is VerdictAction.INTERRUPT for verdict in verdicts):
+            self._aborts.abort(batch.attempt)
+            aborted_at = trio.current_time()
             self._attempt = 0
+        await self._session.pass_on(
+            WatchedBatch(batch.attempt, batch.messages, verdicts, batch.arrived_at, aborted_at)
+        )
         for report in _reports(batch.attempt, findings):
             await self._session.tell(report)
 

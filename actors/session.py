@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import trio
 
+from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.actors.announcer import Announce, AnnouncerMessage
@@ -46,7 +47,6 @@ from midstream.messages.events import AnyEvent, SessionEnded
 from midstream.messages.lifecycle import AnyExit, Crashed, Down
 from midstream.messages.record import SessionRecord
 from midstream.messages.work import (
-    AbortAttempt,
     ActorLost,
     Cancel,
     CancelTools,
@@ -83,8 +83,9 @@ LAST_WORD_DEADLINE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The addresses that a session talks to."""
+    """The addresses that a session talks to, and the latch that ends its attempts."""
 
+    aborts: AbortLatch
     monitor: Address[MonitorMessage]
     matcher: Address[MatcherMessage]
     scheduler: Address[SchedulerMessage]
@@ -184,7 +185,7 @@ class Session(Actor[SessionMessage]):
         for effect in effects:
             match effect:
                 case Abort(attempt):
-                    near.monitor.tell_nowait(AbortAttempt(attempt))
+                    near.aborts.abort(attempt)
                 case Publish(events):
                     await self._announce(events)
                 case SetTimers(attempt, deadline_s, retry_after_s):

@@ -1,22 +1,22 @@
 """StreamMonitor: holds the one live stream of a session.
 
 It opens a stream when the Session says so, hands what comes to the RuleMatcher in batches
-stamped with the attempt, and closes the connection the moment it is told to abort. While
-everybody is paused it holds the attempt back, and tells the Session so. An order
-to start that was aborted before it was read, or that was given before the session was
-stopped, asks nobody. The last it says of an attempt is `StreamSettled`, when the connection
-is closed: nothing of that attempt comes behind it.
+stamped with the attempt, and closes the connection in the moment in which the attempt is
+aborted (`abort_latch.py`). While everybody is paused it holds the attempt back, and tells the
+Session so. An order to start that was aborted before it was read, or that was given before the
+session was stopped, asks nobody. The last it says of an attempt is `StreamSettled`, when the
+connection is closed: nothing of that attempt comes behind it.
 """
 
 import trio
 
+from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.actors.dispatch_gate import DispatchGate
 from midstream.actors.stop_latch import StopLatch
 from midstream.messages.dispatch import Refused
 from midstream.messages.work import (
-    AbortAttempt,
     AttemptHeld,
     AttemptReleased,
     StartAttempt,
@@ -25,11 +25,11 @@ from midstream.messages.work import (
 )
 from midstream.providers.provider import Provider
 
-MonitorMessage = StartAttempt | AbortAttempt
+MonitorMessage = StartAttempt
 
 
 class StreamMonitor(Actor[MonitorMessage]):
-    """See the module. The cancel scope of the live attempt is nearly all its state."""
+    """See the module. It has no state but the stream that it holds."""
 
     def __init__(
         self,
@@ -37,32 +37,21 @@ class StreamMonitor(Actor[MonitorMessage]):
         matcher: Address[StreamBatch | StreamSettled],
         session: Address[AttemptHeld | AttemptReleased],
         gate: DispatchGate,
+        aborts: AbortLatch,
         stop: StopLatch,
     ) -> None:
         self._provider = provider
         self._matcher = matcher
         self._session = session
         self._gate = gate
+        self._aborts = aborts
         self._stop = stop
-        self._attempt = 0
-        self._aborted = 0
-        """The newest attempt that was aborted; those before it are over as well."""
-        self._scope = trio.CancelScope()
 
-    async def handle_batch(self, messages: tuple[MonitorMessage, ...]) -> None:
-        for message in messages:
-            if isinstance(message, AbortAttempt):
-                self._aborted = max(self._aborted, message.attempt)
-        if self._attempt <= self._aborted:
-            self._scope.cancel()
-        for message in messages:
-            if isinstance(message, StartAttempt):
-                self._attempt = message.attempt
-                self._scope = trio.CancelScope()
-                self.spawn(self._pump, message, self._scope)
+    async def handle(self, message: MonitorMessage) -> None:
+        self.spawn(self._pump, message)
 
-    async def _pump(self, start: StartAttempt, scope: trio.CancelScope) -> None:
-        with scope:
+    async def _pump(self, start: StartAttempt) -> None:
+        with self._aborts.begin(start.attempt):
             if self._is_wanted(start.attempt):
                 await self._pass_gate(start.attempt)
             if self._is_wanted(start.attempt):
@@ -70,7 +59,7 @@ class StreamMonitor(Actor[MonitorMessage]):
         await self._matcher.tell(StreamSettled(start.attempt))
 
     def _is_wanted(self, attempt: int) -> bool:
-        return attempt > self._aborted and not self._stop.is_set
+        return not (self._aborts.is_aborted(attempt) or self._stop.is_set)
 
     async def _pass_gate(self, attempt: int) -> None:
         """Nothing may be awaited between the gate and the request."""

@@ -75,7 +75,8 @@ def _cut(turn: TurnState, batch: WatchedBatch, violations: tuple[Verdict, ...]) 
     attempt, delay_s = batch.attempt, turn.settings.retry_delay_s
     turn.phase = Settling(attempt, frozenset(Wait), _after_cut(violations))
     turn.attempt.is_void = True
-    latency_us = round((turn.now - batch.arrived_at) * 1e6)
+    aborted_at = turn.now if batch.aborted_at is None else batch.aborted_at
+    latency_us = round((aborted_at - batch.arrived_at) * 1e6)
     events: list[AnyEvent] = [
         RuleTriggered(attempt, verdict, latency_us if verdict in violations else None)
         for verdict in batch.verdicts

@@ -31,12 +31,6 @@ class StartAttempt(Work, frozen=True):
     request: ModelRequest
 
 
-class AbortAttempt(Work, frozen=True):
-    """Close the connection of this attempt now; ignored if it is not the live one."""
-
-    attempt: int
-
-
 # --- StreamMonitor to RuleMatcher
 
 
@@ -74,12 +68,16 @@ class WatchAttempt(Work, frozen=True):
 
 
 class WatchedBatch(Work, frozen=True, gc=False):
-    """A batch with what the rules say about it."""
+    """A batch with what the rules say about it.
+
+    `aborted_at` is when a verdict of these has closed the stream; trio time, as `arrived_at`.
+    """
 
     attempt: int
     messages: tuple[AnyStreamMessage, ...]
     verdicts: tuple[Verdict, ...]
     arrived_at: float
+    aborted_at: float | None = None
 
 
 class WatchedEnd(Work, frozen=True):

@@ -14,6 +14,7 @@ depends on the runner, so it is the last: its crash costs the calls that run, an
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage
 from midstream.actors.dispatch_gate import DispatchGate
@@ -94,7 +95,7 @@ def session_tree(
     outcome: Outcome,
 ) -> SessionTree:
     """The tree of one session. Nothing of it runs yet."""
-    stop = StopLatch()
+    aborts, stop = AbortLatch(), StopLatch()
     # The actors refer to each other, so the addresses come first.
     session: ActorSpec[SessionMessage] = ActorSpec(
         "session",
@@ -113,16 +114,18 @@ def session_tree(
             Watch(watching.rule_set, watching.new_arguments, watching.passage_cap_chars),
             watching.policy,
             session.address,
+            aborts,
         ),
     )
     monitor: ActorSpec[MonitorMessage] = ActorSpec(
         "stream_monitor",
-        lambda: StreamMonitor(provider, matcher.address, session.address, gate, stop),
+        lambda: StreamMonitor(provider, matcher.address, session.address, gate, aborts, stop),
     )
     runner: ActorSpec[RunnerMessage] = ActorSpec(
         "tool_runner", lambda: ToolRunner(tools.run, tools.host, tools.limits, session.address)
     )
     neighbours = Neighbours(
+        aborts=aborts,
         monitor=monitor.address,
         matcher=matcher.address,
         scheduler=scheduler.address,

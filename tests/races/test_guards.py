@@ -12,6 +12,7 @@ import trio
 from scenes import CLEAN, NO_FOO
 from trio.testing import MockClock
 
+from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.actors.backoff_machine import AskDispatch, DispatchView
@@ -45,7 +46,6 @@ from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import DetachedReady, HeartbeatTouch, OrphanFailed
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
-    AbortAttempt,
     ActorLost,
     AttemptHeld,
     Cancel,
@@ -104,7 +104,7 @@ async def heard_by_the_session(*mail: WatchAttempt | StreamBatch) -> list[int]:
     session = Listener()
     watch = Watch(RuleSet([NO_FOO]), no_tools, 1_000)
     async with open_actor(session) as address:
-        matcher = RuleMatcher(watch, PolicySettings(), address)
+        matcher = RuleMatcher(watch, PolicySettings(), address, AbortLatch())
         async with open_actor(matcher) as matching:
             for message in mail:
                 await matching.tell(message)
@@ -132,25 +132,52 @@ async def test_the_matcher_passes_on_nothing_behind_a_verdict_that_cuts(
     assert passed == [1]
 
 
+async def test_a_verdict_that_cuts_closes_the_stream_before_the_session_hears_of_it(
+    autojump_clock: MockClock,
+) -> None:
+    aborts, watch = AbortLatch(), Watch(RuleSet([NO_FOO]), no_tools, 1_000)
+    live = aborts.begin(1)
+    heard: list[tuple[bool, float | None]] = []
+
+    class Session(Actor[Any]):
+        async def handle(self, message: WatchedBatch) -> None:
+            heard.append((live.cancel_called, message.aborted_at))
+
+    async with open_actor(Session()) as session:
+        matcher = RuleMatcher(watch, PolicySettings(), session, aborts)
+        async with open_actor(matcher) as matching:
+            await matching.tell(WatchAttempt(1, 1, {}))
+            await matching.tell(said(1, BlockStarted(0, "text"), TextDelta(0, "f")))
+            await trio.sleep(1.0)
+            await matching.tell(said(1, TextDelta(0, "oo")))
+            began_at = trio.current_time()
+            await trio.sleep(1.0)
+    assert heard == [(False, None), (True, began_at)]
+
+
 # --- the monitor
 
 
 def monitoring(
     provider: ScriptedProvider,
     listener: Address[Any],
-    stop: StopLatch,
+    *,
+    aborts: AbortLatch | None = None,
+    stop: StopLatch | None = None,
     view: DispatchView | None = None,
 ) -> StreamMonitor:
     """A monitor that tells everything to `listener`; nobody is paused, except by `view`."""
     gate = DispatchGate("ses-1", STARTED_AT, view or DispatchView(), listener, TrioClock(START_MS))
-    return StreamMonitor(provider, listener, listener, gate, stop)
+    return StreamMonitor(
+        provider, listener, listener, gate, aborts or AbortLatch(), stop or StopLatch()
+    )
 
 
 async def test_a_session_that_was_stopped_asks_nobody(autojump_clock: MockClock) -> None:
     provider, latch, matcher = ScriptedProvider(CLEAN), StopLatch(), Listener()
     async with (
         open_actor(matcher) as address,
-        open_actor(monitoring(provider, address, latch)) as monitor,
+        open_actor(monitoring(provider, address, stop=latch)) as monitor,
     ):
         latch.set()
         await monitor.tell(StartAttempt(1, REQUEST))
@@ -162,33 +189,42 @@ async def test_a_session_that_was_stopped_asks_nobody(autojump_clock: MockClock)
 async def test_an_order_to_start_that_was_aborted_unread_asks_nobody(
     autojump_clock: MockClock,
 ) -> None:
-    provider, matcher = ScriptedProvider(CLEAN), Listener()
+    provider, aborts, matcher = ScriptedProvider(CLEAN), AbortLatch(), Listener()
     async with (
         open_actor(matcher) as address,
-        open_actor(monitoring(provider, address, StopLatch())) as monitor,
+        open_actor(monitoring(provider, address, aborts=aborts)) as monitor,
     ):
         monitor.tell_nowait(StartAttempt(1, REQUEST))
-        monitor.tell_nowait(AbortAttempt(1))
+        aborts.abort(1)
         await trio.sleep(1.0)
     assert provider.requests == []
     assert matcher.heard == [StreamSettled(1)]
+
+
+async def test_an_attempt_that_was_aborted_before_it_began_is_cancelled() -> None:
+    aborts = AbortLatch()
+    aborts.abort(2)
+    assert aborts.begin(1).cancel_called
+    assert aborts.begin(2).cancel_called
+    assert not aborts.begin(3).cancel_called
+    assert [aborts.is_aborted(attempt) for attempt in (1, 2, 3)] == [True, True, False]
 
 
 async def test_an_attempt_that_is_held_back_ends_at_once_when_it_is_aborted(
     autojump_clock: MockClock,
 ) -> None:
     view, provider, listener = DispatchView(), ScriptedProvider(CLEAN), Listener()
-    view.status = paused(START_MS, until_ms=START_MS + 900_000)
+    view.status, aborts = paused(START_MS, until_ms=START_MS + 900_000), AbortLatch()
     async with (
         open_actor(listener) as address,
-        open_actor(monitoring(provider, address, StopLatch(), view)) as monitor,
+        open_actor(monitoring(provider, address, aborts=aborts, view=view)) as monitor,
     ):
         await monitor.tell(StartAttempt(1, REQUEST))
         await trio.sleep(1.0)
         [asked] = [each for each in listener.heard if isinstance(each, AskDispatch)]
         asked.reply.send(Refused(session_id="ses-1", reason="the quota is spent"))
         await trio.sleep(1.0)
-        monitor.tell_nowait(AbortAttempt(1))
+        aborts.abort(1)
         await trio.sleep(0.01)
         assert listener.heard[-2:] == [AttemptHeld(1, "the quota is spent"), StreamSettled(1)]
     assert provider.requests == []
@@ -202,7 +238,7 @@ async def test_a_window_that_opens_behind_the_word_of_the_machine_holds_the_atte
     view.status = paused(START_MS, until_ms=START_MS + 1)
     async with (
         open_actor(listener) as address,
-        open_actor(monitoring(provider, address, StopLatch(), view)) as monitor,
+        open_actor(monitoring(provider, address, view=view)) as monitor,
     ):
         await trio.sleep(1.0)
         await monitor.tell(StartAttempt(1, REQUEST))
@@ -228,16 +264,17 @@ async def test_an_abort_of_an_older_attempt_leaves_the_live_one_alone(
     autojump_clock: MockClock,
 ) -> None:
     provider, matcher = ScriptedProvider([BlockStarted(0, "text"), Hang()]), Listener()
+    aborts = AbortLatch()
     async with (
         open_actor(matcher) as address,
-        open_actor(monitoring(provider, address, StopLatch())) as monitor,
+        open_actor(monitoring(provider, address, aborts=aborts)) as monitor,
     ):
         await monitor.tell(StartAttempt(2, REQUEST))
         await trio.sleep(1.0)
-        await monitor.tell(AbortAttempt(1))
+        aborts.abort(1)
         await trio.sleep(1.0)
         assert provider.live == 1
-        await monitor.tell(AbortAttempt(2))
+        aborts.abort(2)
         await trio.sleep(1.0)
         assert provider.live == 0
 
