@@ -86,12 +86,12 @@ class Lanes:
         """An idle lane, or a new one."""
         if self._idle:
             return self._idle.pop()
-        if self._tls and self._ssl_context is None:
+        if self._ssl_context is None:
             # Made once: reading the certificates takes as long as a short answer.
-            self._ssl_context = httpx2.create_ssl_context()
+            self._ssl_context = httpx2.create_ssl_context(verify=self._tls)
         return Lane(
             httpx2.AsyncClient(
-                verify=self._ssl_context or False,
+                verify=self._ssl_context,
                 transport=self._transport() if self._transport else None,
                 limits=httpx2.Limits(max_connections=1, keepalive_expiry=KEEP_ALIVE_S),
                 http2=False,
