@@ -5,7 +5,8 @@ dropped: then the log has a hole, which its readers see by the numbers.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import islice
 
 from midstream.actors.subscription import event_bytes
 from midstream.messages.event_log import Block, block_of
@@ -82,10 +83,14 @@ class EventBacklog:
         while self.size_bytes > self._total_limit_bytes and len(self._queues) > 1:
             self.drop(next(iter(self._queues)))
 
-    def blocks(self, sessions: int) -> Mapping[str, Block]:
-        """One block for each of so many sessions, of those that have waited longest."""
-        chosen = list(self._queues.items())[:sessions]
-        return {session_id: queue.block() for session_id, queue in chosen}
+    def waiting(self, sessions: int) -> tuple[str, ...]:
+        """So many sessions, of those that have waited longest."""
+        return tuple(islice(self._queues, sessions))
+
+    def block(self, session_id: str) -> Block | None:
+        """The next block of a session; None if nothing waits."""
+        queue = self._queues.get(session_id)
+        return None if queue is None else queue.block()
 
     def kept(self, session_id: str, block: Block) -> None:
         """The log has taken this block. The session's turn comes again after the others'."""

@@ -36,6 +36,10 @@ is tried again every 30 seconds; a session that is on no record by now never wil
 SESSIONS_AT_ONCE = 128
 """Sessions whose events are one write."""
 
+SESSIONS_IN_ONE_GO = 8
+"""Sessions whose events are put together without letting anybody else run: half a
+millisecond at most."""
+
 WRITE_DEADLINE_S = 30.0
 
 LAST_WRITE_DEADLINE_S = 4.0
@@ -94,7 +98,7 @@ class EventRecorder(Actor[RecorderMessage]):
                 self._backlog.add(events)
                 self._write_in(EVERY_S)
             case WriteLogs():
-                self.spawn(self._write, self._backlog.blocks(SESSIONS_AT_ONCE))
+                self.spawn(self._write)
             case LogsWritten(blocks, kept):
                 self._busy = False
                 self._write_in(self._note(blocks, kept))
@@ -109,7 +113,7 @@ class EventRecorder(Actor[RecorderMessage]):
     async def stopped(self, reason: AnyExit) -> None:
         """Write what is left, as far as there is time."""
         with trio.move_on_after(LAST_WRITE_DEADLINE_S):
-            while blocks := self._backlog.blocks(SESSIONS_AT_ONCE):
+            while blocks := await self._gather():
                 kept = await self._ask(blocks)
                 if kept is None or not kept.through:
                     return
@@ -124,8 +128,19 @@ class EventRecorder(Actor[RecorderMessage]):
         await trio.sleep(delay_s)
         await self.address.tell(WriteLogs())
 
-    async def _write(self, blocks: Mapping[str, Block]) -> None:
+    async def _write(self) -> None:
+        blocks = await self._gather()
         await self.address.tell(LogsWritten(blocks, await self._ask(blocks)))
+
+    async def _gather(self) -> Mapping[str, Block]:
+        """A few sessions at a time: others are to be cut meanwhile."""
+        blocks: dict[str, Block] = {}
+        for number, session_id in enumerate(self._backlog.waiting(SESSIONS_AT_ONCE), start=1):
+            if (block := self._backlog.block(session_id)) is not None:
+                blocks[session_id] = block
+            if number % SESSIONS_IN_ONE_GO == 0:
+                await trio.lowlevel.checkpoint()
+        return blocks
 
     async def _ask(self, blocks: Mapping[str, Block]) -> KeptEvents | None:
         try:

@@ -488,6 +488,8 @@ async def test_the_backlog_is_bounded_in_bytes_for_one_and_for_all() -> None:
             event = SessionEvent(f"ses-{session}", number, Text(1, "x" * 100))
             backlog.add([event])
             assert backlog.size_bytes <= 30_000
-    for block in backlog.blocks(10).values():
+    for session_id in backlog.waiting(10):
+        block = backlog.block(session_id)
+        assert block is not None
         assert block.last == 199
         assert block.first > 150
