@@ -8,9 +8,10 @@ whenever a quarter more lives than last time. What ends here leaves nothing to i
 
 import gc
 
-COLLECT_AFTER = (5_000, 5, 200)
-"""New objects before a collection of those; how many of these before one of the next older
-ones (a few milliseconds); and how many of these before a full one: five million objects."""
+COLLECT_AFTER = (700, 1, 3_500)
+"""New objects before a collection of those (half a millisecond); how many of these before one
+of the next older ones as well (one to two, and the longer, the larger these two are); and how
+many of these before a full one: five million objects."""
 
 
 def spare_collections() -> None:
