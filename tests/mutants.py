@@ -2,6 +2,7 @@
 
     python tests/mutants.py              all mutants
     python tests/mutants.py fence        those whose name has "fence" in it
+    python tests/mutants.py --explore    those that a scenario finds by its seeds alone
     python tests/mutants.py --list       what there is
 
 A mutant is one edit that takes one guard away. It is killed when a test of its list fails,
@@ -26,7 +27,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ROOMS = ("actors", "doors", "messages", "providers", "rules", "stores", "supervisors")
 WORKERS = 2
-DEADLINE_S = 120
+DEADLINE_S = 300
+"""Seconds for tests that take some ten on a machine that does nothing else. A mutant that hangs is
+found."""
+
+SEEDS = 60
+EXPLORED_SEEDS = 500
 
 TURN = (
     "tests/races/test_guards.py",
@@ -45,7 +51,8 @@ MATCHING = ("tests/rules/test_cut_independence.py", "tests/rules/test_automaton.
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` stands once in `file`; `new` takes its place."""
+    """`old` stands once in `file`; `new` takes its place. It is found by `tests`, and, with a name in
+    `FOUND_BY_SEEDS`, by that scenario alone."""
 
     name: str
     invariant: int
@@ -580,6 +587,20 @@ MUTANTS = (
 )
 
 
+RETRY_DELAY = (
+    "tests/races/test_abort_races.py::test_the_retry_waits_for_a_late_settle_and_for_the_delay"
+)
+STOP_AND_RETRY = "tests/races/test_abort_races.py::test_a_stop_against_abort_and_retry"
+LISTENERS = "tests/races/test_replay_races.py::test_listeners_while_the_announcer_crashes"
+FOUND_BY_SEEDS = {
+    "an abort does not close the stream": RETRY_DELAY,
+    "the retry does not wait for its delay": RETRY_DELAY,
+    "the retry does not wait for the stream to settle": STOP_AND_RETRY,
+    "a session is unknown when the Announcer has crashed": LISTENERS,
+}
+"""Mutants that a scenario finds within `EXPLORED_SEEDS` seeds, without any other test."""
+
+
 class Copy:
     """A copy of the program, with its tests, that mutants are made in."""
 
@@ -598,14 +619,14 @@ class Copy:
         inside = mutant.file.removeprefix("midstream/")
         return self.place / "package/midstream" / inside
 
-    def test(self, tests: tuple[str, ...]) -> tuple[int, str]:
+    def test(self, tests: tuple[str, ...], seeds: int) -> tuple[int, str]:
         """Run these tests. Returns pytest's exit status and what it said at the end."""
         environment = {**os.environ, "PYTHONPATH": str(self.place / "package")}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
         try:
             done = subprocess.run(
-                [*command, "--races-seeds", "60", *tests],
+                [*command, "--races-seeds", str(seeds), "--races-shrinks", "0", *tests],
                 cwd=self.place,
                 env=environment,
                 capture_output=True,
@@ -617,17 +638,18 @@ class Copy:
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         return done.returncode, lines[0] if lines else done.stdout[-300:]
 
-    def judge(self, mutant: Mutant) -> tuple[bool, str]:
-        """Whether the mutant is killed, and by what."""
+    def judge(self, mutant: Mutant, *, explore: bool) -> tuple[bool, str]:
+        """Whether the mutant is killed, and by what; with `explore`, by its scenario."""
         path = self.file_of(mutant)
         text = path.read_text(encoding="utf-8")
         if text.count(mutant.old) != 1:
             return False, f"does not apply: {mutant.file} has the guard {text.count(mutant.old)}×"
         path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
         try:
+            tests = (FOUND_BY_SEEDS[mutant.name],) if explore else mutant.tests
             # Name by name, so that the first list to fail ends it.
-            for test in mutant.tests:
-                status, said = self.test((test,))
+            for test in tests:
+                status, said = self.test((test,), EXPLORED_SEEDS if explore else SEEDS)
                 if status == 1:
                     return True, said
                 if status != 0:
@@ -640,9 +662,12 @@ class Copy:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="?", default="", help="only mutants with this in their name")
+    parser.add_argument("--explore", action="store_true", help="by the seeds of scenarios alone")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if arguments.part in mutant.name]
+    if arguments.explore:
+        chosen = [mutant for mutant in chosen if mutant.name in FOUND_BY_SEEDS]
     if arguments.list:
         for mutant in chosen:
             print(f"{mutant.invariant:2}  {mutant.name}")
@@ -660,7 +685,7 @@ def main() -> int:
                     mutant = waiting.get_nowait()
                 except queue.Empty:
                     return
-                killed, why = copy.judge(mutant)
+                killed, why = copy.judge(mutant, explore=arguments.explore)
                 if not killed:
                     survivors.append(mutant.name)
                 verdict = "killed  " if killed else "SURVIVES"

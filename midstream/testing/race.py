@@ -133,7 +133,6 @@ class Race:
         store = store or self.store()
         clock = self.clock()
         async with (
-            trio.open_nursery() as nursery,
             open_world(
                 *scripts,
                 rules=rules,
@@ -144,6 +143,7 @@ class Race:
                 seed=self.choices.seed,
                 **more,
             ) as world,
+            trio.open_nursery() as nursery,  # it ends before the world is checked
         ):
             world.has_gaps = "announcer" in self.faults.crashing
             watch = _WorldWatch(world, self.note)

@@ -9,7 +9,7 @@ import trio
 from scenes import ALWAYS, CLEAN, NO_BAR, NO_FOO, any_answer, saying, stop_sometime
 
 from midstream.messages.record import SessionStatus
-from midstream.providers.scripted import SlowClose
+from midstream.providers.scripted import Hang, SlowClose
 from midstream.rules.rule import InterruptMode
 from midstream.testing.explore import replay_schedule
 from midstream.testing.faults import Faults
@@ -52,7 +52,7 @@ async def test_a_second_verdict_before_the_first_abort_has_landed(race: Race) ->
 
 @pytest.mark.races(seeds=500)
 async def test_the_retry_waits_for_a_late_settle_and_for_the_delay(race: Race) -> None:
-    scripts = [saying("foo", SlowClose(race.seconds(0.3))), CLEAN]
+    scripts = [saying("foo", SlowClose(race.seconds(0.3)), Hang()), CLEAN]
     async with race.world(*scripts, rules=[NO_FOO]) as world:
         session = world.animate("hello")
         asked_at: list[float] = []
