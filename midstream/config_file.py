@@ -7,6 +7,7 @@ names file, key and mend, and nothing is started.
 import difflib
 import re
 import tomllib
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,10 +86,32 @@ _WRONG = re.compile(r"(?P<what>.*?)" + _AT + "$", re.DOTALL)
 def _config_error(where: str, message: str, data: dict[str, Any]) -> ConfigError:
     if unknown := _UNKNOWN.match(message):
         at, field = unknown["at"] or "", unknown["field"]
-        return ConfigError(where, f"{at}.{field}".lstrip("."), "unknown key", _nearest(at, field))
+        key = f"{_named(at, data)}.{field}".lstrip(".")
+        return ConfigError(where, key, "unknown key", _nearest(at, field))
     wrong = _WRONG.match(message)
     assert wrong is not None
-    return ConfigError(where, wrong["at"] or "", wrong["what"])
+    return ConfigError(where, _named(wrong["at"] or "", data), wrong["what"])
+
+
+def _named(at: str, data: dict[str, Any]) -> str:
+    """`at` with the name of the entry for which msgspec says only `[...]`: that of the first
+    which is refused alone."""
+    head, is_anonymous, rest = at.partition("[...]")
+    if not is_anonymous:
+        return at
+    place = head.split(".")
+    entries = reduce(dict[str, Any].__getitem__, place, data)
+    for name, entry in entries.items():
+        try:
+            msgspec.convert(_nested([*place, name], entry), Config)
+        except msgspec.ValidationError:
+            return f"{head}.{name}{rest}"
+    return at
+
+
+def _nested(place: list[str], value: Any) -> Any:
+    """The data that holds only `value`, at its place."""
+    return reduce(lambda inner, key: {key: inner}, reversed(place), value)
 
 
 _TABLES: dict[str, type[msgspec.Struct]] = {
