@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 from scenes import ALWAYS, NO_FOO, any_answer, stop_sometime
 
 from midstream.actors.stop_latch import StopLatch
@@ -116,8 +117,12 @@ def test_a_stop_that_does_not_reach_the_monitor_at_once_is_found(
     monkeypatch.setattr(StopLatch, "set", lambda latch: None)  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
 
     async def scenario(race: Race) -> None:
-        async with race.world(*[any_answer(race) for _ in range(10)], rules=[NO_FOO]) as world:
-            await stop_sometime(race, world.animate("hello"), 0.3)
+        async with (
+            race.world(*[any_answer(race) for _ in range(30)], rules=[NO_FOO]) as world,
+            trio.open_nursery() as nursery,
+        ):
+            for _ in range(4):
+                nursery.start_soon(stop_sometime, race, world.animate("hello"), 0.2)
 
     with pytest.raises(Violation) as caught:
         explore(scenario, seeds=500, most_shrinks=60)
