@@ -380,7 +380,9 @@ async def test_b8_an_answer_that_the_session_is_over_stops_the_command(
         host.answer = lambda got, body: taken(
             "cancelled" if got.endswith(path) and tool.exists() else "running"
         )
-        steps = [["ignore_term"], ["spawn", str(tool)], *BUSY]
+        # The tool comes last: where it is there, the command has said its word.
+        says, waits = BUSY[:-1], BUSY[-1]
+        steps = [["ignore_term"], *says, ["spawn", str(tool)], waits]
         config = configured(*steps, guild_tool_url=host.url, heartbeat_s=0.05, stop_grace_s=0.1)
         if path == "running":
             tool.touch()
