@@ -38,6 +38,14 @@ def find_config(cwd: Path) -> Config:
     return load_config(path) if path.exists() else Config()
 
 
+def config_for(path: Path | None, cwd: Path) -> Config:
+    """The configuration that a command was told to use, or that of its working directory.
+
+    Raises `ConfigError`.
+    """
+    return find_config(cwd) if path is None else load_config(path)
+
+
 def parse_config(text: str, where: str) -> Config:
     """A configuration from TOML text; `where` names it in errors."""
     try:

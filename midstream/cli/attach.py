@@ -14,7 +14,7 @@ from midstream.cli.display import NdjsonDisplay, TerminalDisplay, display_for
 from midstream.cli.run import EXIT_CODES
 from midstream.client import EventsLost, RemoteEvents, connect
 from midstream.config import WebsocketConfig
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import SessionStatus
 
@@ -48,7 +48,7 @@ def attach_command(
 async def _attach(
     session_id: str, url: str | None, after: int, config_path: Path | None, json: bool
 ) -> int:
-    config = load_config(config_path) if config_path else find_config(Path.cwd())
+    config = config_for(config_path, Path.cwd())
     token = os.environ.get(config.websocket.token_env) or None
     display = display_for(Console(highlight=False), json=json)
     async with connect(url or url_of(config.websocket), token=token) as client:

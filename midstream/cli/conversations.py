@@ -21,7 +21,7 @@ from midstream.books import require_store
 from midstream.cli.command import run_command
 from midstream.cli.sessions_view import STYLES, clock_text
 from midstream.cli.tables import counted, one_line, print_line, print_table
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.messages.conversation import (
     AnyItem,
     AssistantItem,
@@ -265,7 +265,7 @@ def _stop_message(kept: msgspec.Raw | None) -> dict[str, Any] | None:
 @asynccontextmanager
 async def _store(path: Path | None) -> AsyncGenerator[Store]:
     cwd = Path.cwd()
-    config = load_config(path) if path is not None else find_config(cwd)
+    config = config_for(path, cwd)
     require_store(config, cwd)
     async with await build_store(config.store, cwd) as store:
         yield store

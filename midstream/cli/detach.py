@@ -10,7 +10,7 @@ import typer
 
 from midstream.actors.clock import Ids, SystemClock
 from midstream.cli.command import run_command
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.detach import DetachRequest, detach
 
 STDIN = Path("-")
@@ -66,7 +66,7 @@ def detach_command(
 
 async def _detach(request: DetachRequest, config_path: Path | None, json: bool) -> int:
     root = Path.cwd()
-    config = load_config(config_path) if config_path else find_config(root)
+    config = config_for(config_path, root)
     clock = SystemClock()
     detached = await detach(request, config, root, clock, Ids(clock, Random()))
     if detached.warning:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from midstream.actors.clock import Ids, SystemClock
 from midstream.cli.command import run_command
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.doors.access import is_loopback
 from midstream.doors.gateway import Gateway, gateway_app
 from midstream.doors.gateway_access import LocalOnly
@@ -64,7 +64,7 @@ async def _run(
     config_path: Path | None,
 ) -> int:
     cwd = Path.cwd()
-    config = load_config(config_path) if config_path else find_config(cwd)
+    config = config_for(config_path, cwd)
     paths = (*(str(path.absolute()) for path in rules), *config.rules.paths)
     config = msgspec.structs.replace(
         config, rules=msgspec.structs.replace(config.rules, paths=paths)

@@ -12,7 +12,7 @@ import msgspec
 
 from midstream.assembly import find_rules
 from midstream.config import Config
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.messages.errors import RuleError
 from midstream.rules.buckets import BUILTIN_ORIGIN, Buckets, sort_rules
 from midstream.rules.discovery import Discovery, rules_from_paths
@@ -81,7 +81,7 @@ def select_rules(config_path: Path | None, paths: Iterable[Path]) -> Selection:
     Raises `ConfigError` and `RuleError`.
     """
     cwd = Path.cwd()
-    config = load_config(config_path) if config_path else find_config(cwd)
+    config = config_for(config_path, cwd)
     named = [cwd / path for path in paths]
     found = rules_from_paths(named) if named else find_rules(config, cwd)
     return Selection(config, cwd, found, bool(named))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from midstream.cli.display import Display, display_for
 from midstream.config import Config
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.handle import SessionHandle
 from midstream.messages.errors import ConfigError
 from midstream.messages.events import SessionEvent
@@ -45,7 +45,7 @@ async def run_prompt(options: RunOptions) -> int:
     if not options.prompt and options.replay is None:
         raise ConfigError("midstream run", "PROMPT", "is missing", "say what to ask, or --replay")
     cwd = Path.cwd()
-    config = load_config(options.config) if options.config else find_config(cwd)
+    config = config_for(options.config, cwd)
     console = Console(highlight=False)
     errors = Console(stderr=True, highlight=False)
     async with open_runtime(configured(config, options), cwd=cwd) as runtime:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from midstream.cli.command import run_command
 from midstream.config import WebsocketConfig
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.doors.access import require_token_unless_loopback
 from midstream.doors.animator_routes import animator_routes
 from midstream.doors.http import host_app, serve_http
@@ -59,7 +59,7 @@ async def _serve(
     host: str | None, port: int | None, websocket_port: int | None, config_path: Path | None
 ) -> int:
     cwd = Path.cwd()
-    config = load_config(config_path) if config_path else find_config(cwd)
+    config = config_for(config_path, cwd)
     token = os.environ.get(config.http.token_env) or None
     place = (config.http.host if host is None else host, config.http.port if port is None else port)
     require_token_unless_loopback(place[0], token, config.http.token_env)

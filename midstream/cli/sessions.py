@@ -20,7 +20,7 @@ from midstream.cli.command import run_command
 from midstream.cli.sessions_view import SessionsView, SessionView, StatusView, costs_table
 from midstream.cli.watch import show, watch
 from midstream.config import Config
-from midstream.config_file import find_config, load_config
+from midstream.config_file import config_for
 from midstream.messages.record import SessionStatus
 from midstream.session_book import DEFAULT_LIMIT, LARGEST_LIMIT, SessionBook
 from midstream.stores.session_list import SessionFilter
@@ -183,7 +183,7 @@ async def _status(config: Path | None, json: bool, live: bool) -> int:
 @asynccontextmanager
 async def _book(path: Path | None) -> AsyncGenerator[SessionBook]:
     cwd = Path.cwd()
-    config: Config = load_config(path) if path is not None else find_config(cwd)
+    config: Config = config_for(path, cwd)
     async with open_session_book(config, cwd) as book:
         yield book
 
