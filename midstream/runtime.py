@@ -318,7 +318,13 @@ class Runtime:
 
     async def follow(self, session_id: str) -> EventStream[Chunk] | None:
         """What the model has said and says in a session of this runtime, from its beginning;
-        None if it is not known here, or ended more than half a minute ago."""
+        None if it is not known here, or ended more than half a minute ago.
+
+        Waits until it is decided whether a session that was just handed in is let in.
+        """
+        handle = self.handle(session_id)
+        if handle is not None and not await handle.admitted():
+            return None
         replay = self._books.replay(session_id)
         return await chunks_of(self._books.announcer.address, session_id, replay)
 

@@ -114,9 +114,6 @@ async def notices_so_far(runtime: Runtime) -> list[AnyNotice]:
 
 async def until_it_speaks(runtime: Runtime, session_id: str) -> None:
     """Wait until a session's first words were shown."""
-    while True:
-        chunks = await runtime.follow(session_id)
-        if chunks is not None:
-            await anext(aiter(chunks))
-            return
-        await trio.sleep(0.01)
+    chunks = await runtime.follow(session_id)
+    assert chunks is not None
+    await anext(aiter(chunks))

@@ -98,6 +98,23 @@ def test_a_session_runs_in_a_program_of_asyncio() -> None:
     run(main)
 
 
+def test_a_session_can_be_followed_as_soon_as_its_id_is_known() -> None:
+    async def main() -> None:
+        async with opened(answer("hello there")) as runtime:
+            handle = await runtime.animate("hello")
+            chunks = await runtime.follow(handle.session_id)
+            assert chunks is not None
+            said = [chunk.text async for chunk in chunks if isinstance(chunk, Text)]
+            assert "".join(said) == "hello there"
+
+    run(main)
+    with opened_in_threads(answer("hello there")) as runtime:
+        chunks = runtime.follow(runtime.animate("hello").session_id)
+        assert chunks is not None
+        with chunks:
+            assert "".join(c.text for c in chunks if isinstance(c, Text)) == "hello there"
+
+
 def test_two_runtimes_run_in_one_program_and_leave_nothing_behind() -> None:
     threads = set(threading.enumerate())
 

@@ -9,6 +9,7 @@ from hosts import (
     SPEAKING,
     configuration,
     host,
+    limited,
     notices_so_far,
     record_of,
     until_it_speaks,
@@ -154,6 +155,22 @@ async def test_late_subscribers_get_the_history_and_then_what_follows(
             assert chunks is not None
             texts = [chunk.text async for chunk in chunks if isinstance(chunk, Text)]
             assert "".join(texts) == "one two three"
+
+
+async def test_a_session_can_be_followed_from_the_moment_it_was_handed_in(
+    autojump_clock: MockClock,
+) -> None:
+    async with host(MemoryStore(), answer("one two three"), clock=wall_clock()) as runtime:
+        chunks = await runtime.follow(runtime.animate("hi").session_id)
+        assert chunks is not None
+        texts = [chunk.text async for chunk in chunks if isinstance(chunk, Text)]
+        assert "".join(texts) == "one two three"
+
+
+async def test_a_session_that_is_not_let_in_cannot_be_followed(autojump_clock: MockClock) -> None:
+    async with host(MemoryStore(), limited(after_s=60), clock=wall_clock()) as runtime:
+        await runtime.animate("hi").result()
+        assert await runtime.follow(runtime.animate("hi").session_id) is None
 
 
 async def test_thirty_seconds_after_its_end_a_session_cannot_be_followed_any_more(
