@@ -40,6 +40,10 @@ run: $(VENV)/with-all
 # On all cores; with ARGS="-n0" one after the other, as a debugger needs it.
 PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 
+# The tests start the program some hundred times: what it is compiled to is kept, also where
+# the environment forbids that.
+test: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/with-test
 	$(PYTEST) $(ARGS)
 
