@@ -170,10 +170,6 @@ class Turn:
     def phase(self) -> Phase:
         return self._state.phase
 
-    def begin(self, prompt: Sequence[AnyItem]) -> list[Effect]:
-        """Accept the prompt; nothing starts before it is on record."""
-        return write(self._state, AcceptPrompt(tuple(prompt)), StartNext(tuple(prompt)))
-
     def resume(self, recoveries: int) -> list[Effect]:
         """Go on where a session was lost that had accepted its prompt. Its recoveries draw
         on what midstream may start by itself for the prompt (architecture.md invariant 7)."""

@@ -28,6 +28,7 @@ from midstream.messages.stream import (
     StreamStarted,
     TextDelta,
 )
+from midstream.messages.submit_work import PromptReady
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     ActorLost,
@@ -68,7 +69,8 @@ class Course:
     def __init__(self, settings: TurnSettings = SETTINGS) -> None:
         self.turn = Turn(settings, (), {}, 0, 0.0)
         self.now = 0.0
-        self.effects: list[Effect] = self.turn.begin((UserItem("hello"),))
+        ready = PromptReady(items=(UserItem("hello"),))
+        self.effects: list[Effect] = self.turn.receive(ready, self.now)
 
     def receive(self, *messages: Message) -> list[Effect]:
         new = [effect for message in messages for effect in self.turn.receive(message, self.now)]

@@ -38,6 +38,7 @@ from midstream.messages.stream import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from midstream.messages.submit_work import PromptReady
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     Cancel,
@@ -110,7 +111,7 @@ class Course:
 
     def __post_init__(self) -> None:
         self.turn = Turn(self.settings, (), {}, 0, 0.0)
-        self.effects += self.turn.begin((UserItem("hello"),))
+        self.receive(PromptReady(items=(UserItem("hello"),)))
         self.record()
 
     def receive(self, *messages: Message) -> list[Effect]:

@@ -42,6 +42,7 @@ from midstream.messages.enrolment import Enrolment, record_unless_kept
 from midstream.messages.events import SessionEnded
 from midstream.messages.record import Fence, SessionStatus
 from midstream.messages.stream import AnyStreamMessage, BlockStarted, TextDelta
+from midstream.messages.submit_work import PromptReady
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import DetachedReady, HeartbeatTouch, OrphanFailed
 from midstream.messages.verdict import Verdict, VerdictAction
@@ -346,8 +347,9 @@ def in_second_attempt() -> Turn:
         conversation_id="con-1", provider="scripted", format="anthropic", model=""
     )
     turn = Turn(settings, (), {}, 0, 0.0)
-    turn.begin((UserItem("hello"),))
-    for message in (Recorded(1), batch(1, "foo", FOO), WatchedEnd(1), RetryDue(1), Recorded(2)):
+    ready = PromptReady(items=(UserItem("hello"),))
+    first = (Recorded(1), batch(1, "foo", FOO), WatchedEnd(1))
+    for message in (ready, *first, RetryDue(1), Recorded(2)):
         turn.receive(message, 0.0)
     assert turn.phase == Streaming(2)
     return turn

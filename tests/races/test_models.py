@@ -48,6 +48,7 @@ from midstream.messages.stream import (
     StreamFinished,
     TextDelta,
 )
+from midstream.messages.submit_work import PromptReady
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import (
     AttachRunning,
@@ -103,7 +104,7 @@ class TurnMachine(RuleBasedStateMachine):
         self.ended: SessionEnded | None = None
         self.left = False
         self.closing = False
-        self.take(self.turn.begin((UserItem("hello"),)))
+        self.tell(PromptReady(items=(UserItem("hello"),)))
 
     def tell(self, message: Message) -> None:
         self.take(self.turn.receive(message, 1.0))
