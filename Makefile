@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 ROOMS := actors doors messages midstream providers rules stores supervisors
 
 .DEFAULT_GOAL := help
-.PHONY: help run test races mutants check lint types imports wheel schema bench clean FORCE
+.PHONY: help run test races mutants check lint types imports guards wheel schema bench clean FORCE
 
 help:
 	@echo "make run    watch the demo: answers that break a rule are cut, corrected, finished"
 	@echo "make test   run the tests"
 	@echo "make races  the race tests under 20,000 schedules each (SEEDS=...)"
 	@echo "make mutants  take each guard away in a copy, and see that a test fails"
-	@echo "make check  lint, types and import rules"
+	@echo "make check  lint, types, import rules, and the places of the guards"
 	@echo "make wheel  build the wheel, install it alone, and run the demo from it"
 	@echo "make bench  the benchmarks"
 
@@ -55,7 +55,7 @@ races: $(VENV)/with-test
 mutants: $(VENV)/with-test
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-check: lint types imports
+check: lint types imports guards
 
 lint: $(VENV)/with-check
 	$(BIN)/ruff check .
@@ -66,6 +66,10 @@ types: $(VENV)/with-check
 
 imports: $(VENV)/with-check
 	cd $(VENV) && bin/lint-imports ../pyproject.toml
+
+# Whether every guard is still where the list of mutants says; none is broken.
+guards: $(VENV)/with-check
+	@$(BIN)/python tests/mutants.py --list > /dev/null
 
 wheel: $(VENV)/with-test
 	$(BIN)/pytest tests/midstream/test_wheel.py

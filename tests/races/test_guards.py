@@ -1,6 +1,6 @@
 """Guards against one order of things each, which are too rare to wait for.
 
-Each test puts an actor into the very situation that its guard is for. `tests/mutants.py`
+Each test puts an actor into the very situation that its guard is for. `make mutants`
 takes the guards away one by one.
 """
 
