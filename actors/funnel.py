@@ -10,6 +10,8 @@ alone.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 import trio
 
@@ -27,10 +29,16 @@ from midstream.messages.dispatch import (
 from midstream.messages.errors import StoreError, VersionConflict
 from midstream.messages.notices import AnyNotice, Phase, RecordFailed, notices_of, notices_say
 from midstream.messages.record import Crossing, SessionRecord, SessionStatus, TerminationTag
-from midstream.messages.transition import AnyTransition
-from midstream.stores.sessions import SessionWrite, apply_transition, load_session
+from midstream.messages.transition import AnyTransition, AttachRunning
+from midstream.stores.sessions import (
+    KeptSession,
+    Seen,
+    SessionWrite,
+    apply_transition,
+    load_session,
+)
 from midstream.stores.store import Store
-from midstream.stores.untold import Untold, load_untold
+from midstream.stores.untold import Untold, load_untold, removal
 
 _log = logging.getLogger("midstream.ledger")
 
@@ -41,6 +49,9 @@ for another process."""
 FORGET_DEADLINE_S = 2.0
 TOLD_KEPT = 4_096
 """Sessions of which is remembered that they were told of, while the store is down."""
+
+SEEN_KEPT = 1_024
+"""Sessions of doors whose records are remembered, so that their ends need not be read first."""
 
 HEAR_DEADLINE_S = 5.0
 """Seconds that the end of a session waits for the news about the quota to be kept."""
@@ -86,6 +97,13 @@ def rate_limit_tag(source: str, detail: str | None) -> TerminationTag:
     return TerminationTag(kind=RATE_LIMIT_TAG, source=source, detail=detail)
 
 
+class _Told(NamedTuple):
+    """Notices of one write that were told; the version that it gave the record, if known."""
+
+    notices: tuple[AnyNotice, ...]
+    version: int | None
+
+
 class Funnel:
     """See the module."""
 
@@ -98,8 +116,11 @@ class Funnel:
         self._store = store
         self._announcer = announcer
         self._machine = machine
-        self._told: dict[str, tuple[AnyNotice, ...]] = {}
+        self._told: dict[str, tuple[_Told, ...]] = {}
         """What was told, by session, and may still be kept as untold."""
+        self._seen: dict[str, KeptSession] = {}
+        """The records of live sessions that have begun here by `AttachRunning`, as they were
+        written last. It only saves reading: every write is checked by the store."""
         self._left: frozenset[str] = frozenset()
         """What was found untold the last time somebody looked."""
 
@@ -117,27 +138,48 @@ class Funnel:
         Raises what `apply_transition` raises, and `StoreError` at the deadline.
         """
         write: SessionWrite | None = None
+        seen = self._seen_of(transition) if check is None else None
         with trio.move_on_after(STORE_DEADLINE_S):
             write = await apply_transition(
-                self._store, transition, transcript=transcript, key=key, check=check
+                self._store, transition, transcript=transcript, key=key, check=check, seen=seen
             )
         if write is None:
             raise StoreError(f"the store has not answered for {STORE_DEADLINE_S:g} seconds")
+        self._see(write, has_begun=seen is not None)
         await self.tell(write, hint)
         return write.after
 
     async def tell(self, write: SessionWrite, hint: Hint = NO_HINT) -> None:
         """Tell everybody what `write`, which is committed, means."""
-        await self.announce(write.before, write.crossing, write.after)
+        await self.announce(write.before, write.crossing, write.after, write.version)
         await self.hear(quota_news(write.crossing, write.after, hint))
 
+    def _seen_of(self, transition: AnyTransition) -> Seen | None:
+        kept = self._seen.get(transition.id)
+        is_known = kept is not None or isinstance(transition, AttachRunning)
+        return Seen(kept) if is_known else None
+
+    def _see(self, write: SessionWrite, *, has_begun: bool) -> None:
+        """Remember how the record of a door's session was written."""
+        self._seen.pop(write.after.id, None)
+        if has_begun and not write.after.is_terminal:
+            self._seen[write.after.id] = KeptSession(write.after, write.version)
+            if len(self._seen) > SEEN_KEPT:
+                del self._seen[next(iter(self._seen))]
+
     async def announce(
-        self, before: SessionRecord | None, crossing: Crossing | None, record: SessionRecord
+        self,
+        before: SessionRecord | None,
+        crossing: Crossing | None,
+        record: SessionRecord,
+        version: int | None,
     ) -> None:
-        """Say what has become known by writing `record` over `before`."""
+        """Say what has become known by writing `record`, as this `version`, over `before`.
+        Without a version it was written earlier, and is found again."""
         if notices := notices_of(before, crossing, record):
             await self._notify(*notices)
-            self._told[record.id] = (*self._told.get(record.id, ()), *notices)
+            told = _Told(notices, version)
+            self._told[record.id] = (*self._told.get(record.id, ()), told)
             while len(self._told) > TOLD_KEPT:
                 del self._told[next(iter(self._told))]
 
@@ -147,13 +189,20 @@ class Funnel:
         try:
             with trio.fail_after(FORGET_DEADLINE_S):
                 for session_id, notices in told.items():
-                    kept = await load_untold(self._store, session_id)
-                    done = [each.removal for each in kept if set(each.notices) <= set(notices)]
-                    if done:
-                        await self._store.commit(done, durable=False)
+                    await self._take_out(session_id, notices)
         except (StoreError, trio.TooSlowError) as error:
             _log.debug("what was told is still kept: %s", error)
             self._told = {**told, **self._told}
+
+    async def _take_out(self, session_id: str, told: Sequence["_Told"]) -> None:
+        done = [removal(session_id, each.version) for each in told if each.version is not None]
+        if len(done) < len(told):
+            heard = {notice for each in told for notice in each.notices}
+            kept = await load_untold(self._store, session_id)
+            done = [each.removal for each in kept if heard.issuperset(each.notices)]
+        if done:
+            with suppress(VersionConflict):  # somebody else has taken it out
+                await self._store.commit(done, durable=False)
 
     async def tell_left_behind(self) -> None:
         """Tell what a host that was killed has written and could not tell any more. What is
@@ -177,7 +226,7 @@ class Funnel:
             await self._notify(*(notice for each in left for notice in each.notices))
 
     def _is_told(self, kept: Untold) -> bool:
-        told = {notice for notices in self._told.values() for notice in notices}
+        told = {notice for some in self._told.values() for each in some for notice in each.notices}
         return set(kept.notices) <= told
 
     async def hear(self, news: QuotaSpent | OtherEnd | NeutralEnd | None) -> None:

@@ -131,7 +131,7 @@ class StepWriter:
         self._records[envelope.session_id] = after
         if crossing is not None:
             self._remember_told(envelope.key)
-            await self._funnel.announce(before, crossing, after)
+            await self._funnel.announce(before, crossing, after, written.version)
         if isinstance(envelope.recording, FinishSession) and not late:
             hint = hint_of(envelope.recording.ended)
             await self._funnel.hear(quota_news(crossing, after, hint))
@@ -173,7 +173,9 @@ class StepWriter:
             assert kept is not None
             return _Written(kept.record, None, kept.record, is_old=True)
         self._conversations[session_id] = write.conversation
-        return _Written(before, write.crossing, after, is_old=not write.operations)
+        return _Written(
+            before, write.crossing, after, is_old=not write.operations, version=_version_in(write)
+        )
 
     async def _end_unopened(self, envelope: StepEnvelope, ended: SessionEnded) -> "_Written":
         """The prompt was never accepted, so there is no conversation to write to. A failure
@@ -183,7 +185,13 @@ class StepWriter:
             record = record_unless_kept(envelope.enrolment, ended)
             return _Written(record, None, record)
         write = await apply_transition(self._store, last, key=envelope.key)
-        return _Written(write.before, write.crossing, write.after, is_old=not write.operations)
+        return _Written(
+            write.before,
+            write.crossing,
+            write.after,
+            is_old=not write.operations,
+            version=write.version if write.operations else None,
+        )
 
     # --- the queue
 
@@ -227,6 +235,13 @@ class _Written:
     after: SessionRecord
     is_old: bool = False
     """It had been written before."""
+    version: int | None = None
+    """That this write has given the record; None for one that had been written before."""
+
+
+def _version_in(write: ConversationWrite) -> int | None:
+    kept = write.conversation.session
+    return kept.version if kept is not None and write.operations else None
 
 
 def _record_in(conversation: Conversation, session_id: str) -> SessionRecord | None:

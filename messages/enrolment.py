@@ -54,8 +54,11 @@ def opening(enrolment: Enrolment) -> AttachRunning:
     )
 
 
-def ending(enrolment: Enrolment, ended: SessionEnded, at: str) -> Terminal | Cancel:
-    """The transition with which the session ends as `ended`, at the timestamp `at`."""
+def ending(
+    enrolment: Enrolment, ended: SessionEnded, at: str, learned: dict[str, Any] | None = None
+) -> Terminal | Cancel:
+    """The transition with which the session ends as `ended`, at the timestamp `at`. What was
+    `learned` on the way is merged into the record's metadata."""
     usage = TokenUsage.of(ended.usage)
     if ended.status is SessionStatus.CANCELLED:
         return Cancel(
@@ -66,6 +69,7 @@ def ending(enrolment: Enrolment, ended: SessionEnded, at: str) -> Terminal | Can
             token_usage=usage,
             cost_usd=ended.usage.cost_usd,
             output=ended.output,
+            metadata=learned,
         )
     tag = None
     if ended.status is SessionStatus.RATE_LIMITED:
@@ -87,6 +91,7 @@ def ending(enrolment: Enrolment, ended: SessionEnded, at: str) -> Terminal | Can
         token_usage=usage,
         cost_usd=ended.usage.cost_usd,
         output=ended.output,
+        metadata=learned,
         termination_tag=tag,
     )
 

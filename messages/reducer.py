@@ -164,6 +164,7 @@ def _ended(existing: SessionRecord | None, change: Terminal) -> SessionRecord:
         token_usage=_supplied(change.token_usage, base.token_usage),
         cost_usd=_supplied(change.cost_usd, base.cost_usd),
         output=_supplied(change.output, base.output),
+        metadata=_merged(base.metadata, change.metadata),
         termination_tag=_supplied(change.termination_tag, base.termination_tag),
         termination_diagnostic=diagnostic,
     )
@@ -179,6 +180,7 @@ def _cancelled(existing: SessionRecord, change: Cancel) -> SessionRecord:
         token_usage=_supplied(change.token_usage, existing.token_usage),
         cost_usd=_supplied(change.cost_usd, existing.cost_usd),
         output=_supplied(change.output, existing.output),
+        metadata=_merged(existing.metadata, change.metadata),
     )
 
 

@@ -104,6 +104,7 @@ class Terminal(OwnersTransition, frozen=True, kw_only=True, tag="terminal"):
     token_usage: TokenUsage | None = None
     cost_usd: float | None = None
     output: str | None = None
+    metadata: dict[str, Any] | None = None
     termination_tag: TerminationTag | None = None
     termination_diagnostic: TerminationDiagnostic | None = None
 
@@ -121,6 +122,7 @@ class Cancel(Transition, frozen=True, kw_only=True, tag="cancel"):
     token_usage: TokenUsage | None = None
     cost_usd: float | None = None
     output: str | None = None
+    metadata: dict[str, Any] | None = None
 
 
 class OrphanFailed(Transition, frozen=True, kw_only=True, tag="orphan-failed"):

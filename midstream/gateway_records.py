@@ -11,7 +11,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import trio
 
 from midstream.actors.clock import Clock, Ids
@@ -132,11 +131,8 @@ class LiveRequest:
         if finished.local_answer is not None:
             told.append(LocalAnswer(finished.local_answer))
         try:
-            learned = msgspec.structs.replace(self.enrolment, metadata=_learned(finished))
-            await self._write(opening(learned))
-            kept = await self._write(
-                ending(self.enrolment, ended, format_timestamp(self._clock.now_ms()))
-            )
+            at = format_timestamp(self._clock.now_ms())
+            kept = await self._write(ending(self.enrolment, ended, at, _learned(finished)))
             await self._runtime.announce(self.enrolment.session_id, (*told, ended))
             self.outcome.settle(ended, kept or record_unless_kept(self.enrolment, ended))
         finally:

@@ -9,7 +9,7 @@ from this one never overwrite each other.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from midstream.messages.errors import FenceLost, VersionConflict
+from midstream.messages.errors import FenceLost, RecordError, VersionConflict
 from midstream.messages.record import Crossing, SessionRecord, crossing
 from midstream.messages.reducer import reduce
 from midstream.messages.transition import AnyTransition, OwnersTransition, Recover, Revive
@@ -91,6 +91,14 @@ async def load_session(store: Store, id: str) -> KeptSession | None:
     return None if stored is None else KeptSession(stored.decode(SessionRecord), stored.version)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What is believed of a session without reading it: how it was written last, or None for
+    one that is new."""
+
+    kept: KeptSession | None
+
+
 async def apply_transition(
     store: Store,
     transition: AnyTransition,
@@ -98,6 +106,7 @@ async def apply_transition(
     transcript: Sequence[object] = (),
     key: str | None = None,
     check: Callable[[SessionRecord | None], None] | None = None,
+    seen: Seen | None = None,
 ) -> SessionWrite:
     """Apply `transition` to the record in the store, with the transcript in the same
     commit. The answer says what there is to announce; it is the only one who may.
@@ -105,14 +114,23 @@ async def apply_transition(
     A transition that finds a terminal record changes nothing, but its transcript is kept
     (spec/animator.md 5.6). A `key` makes it safe to send again after a crash: what was
     applied once is not applied, and not announced, again. `check` sees the record that the
-    transition will be applied to and raises if it must not be. Raises `StoreError`, what
-    `reduce` raises, and what `check` raises.
+    transition will be applied to and raises if it must not be. `seen` saves reading the
+    record, where nothing has changed since: only what changes it is decided by that, and the
+    commit finds out. Raises `StoreError`, what `reduce` raises, and what `check` raises.
     """
     while True:
-        kept = await load_session(store, transition.id)
+        believed, seen = seen, None
+        kept = await load_session(store, transition.id) if believed is None else believed.kept
         if check is not None:
             check(kept.record if kept is not None else None)
-        write = write_transition(kept, transition)
+        try:
+            write = write_transition(kept, transition)
+        except (RecordError, FenceLost):
+            if believed is None:
+                raise
+            continue
+        if believed is not None and not write.operations:
+            continue
         operations = write.operations + await _return_guard(store, write, transition)
         if transcript:
             length = await store.length(Log.TRANSCRIPTS, transition.id)

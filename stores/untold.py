@@ -32,7 +32,7 @@ class Untold(Shape, frozen=True, kw_only=True):
     @property
     def removal(self) -> Delete:
         """Take it out; fails with a conflict for whoever comes second."""
-        return Delete(Book.STATE, self.id, 1)
+        return removal(self.session_id, self.version)
 
 
 def untold(
@@ -42,8 +42,18 @@ def untold(
     notices = notices_of(before, crossing, record)
     if not notices:
         return ()
-    left = Untold(id=f"{_PREFIX}/{record.id}/{version}", notices=notices)
+    left = Untold(id=_id(record.id, version), notices=notices)
     return (Put(Book.STATE, left.id, encode(left), 0),)
+
+
+def removal(session_id: str, version: int) -> Delete:
+    """What takes out the notices of the write that gave the record this version; fails with a
+    conflict where they are not, or not any more."""
+    return Delete(Book.STATE, _id(session_id, version), 1)
+
+
+def _id(session_id: str, version: int) -> str:
+    return f"{_PREFIX}/{session_id}/{version}"
 
 
 async def load_untold(store: Store, session_id: str | None = None) -> Sequence[Untold]:

@@ -20,12 +20,15 @@ from trio.testing import MockClock
 from midstream.actors.clock import ManualClock
 from midstream.actors.ledger_messages import NotRecoverable
 from midstream.messages.conversation import AssistantItem, ToolResultItem, UserItem
+from midstream.messages.enrolment import Enrolment, ending, opening
 from midstream.messages.errors import StoreError
+from midstream.messages.events import SessionEnded
 from midstream.messages.notices import Began, DeadLettered, Ended, Revived
-from midstream.messages.record import LIVE_STATUSES, SessionRecord, SessionStatus
+from midstream.messages.record import LIVE_STATUSES, Fence, SessionRecord, SessionStatus
 from midstream.messages.session_reports import HeartbeatReport, RecordReport, ReportedStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.messages.transition import (
+    Cancel,
     DetachedReady,
     OrphanFailed,
     Outcome,
@@ -38,7 +41,7 @@ from midstream.stores.conversation_load import load_conversation
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_heartbeat
-from midstream.stores.store import Book, Operation, Page, Put, Query, Receipt
+from midstream.stores.store import Book, Operation, Page, Put, Query, Receipt, Stored
 from midstream.stores.untold import load_untold
 from midstream.tools import Tool
 
@@ -622,6 +625,59 @@ async def test_what_was_told_is_not_kept_as_untold(autojump_clock: MockClock) ->
         heard = await notices_so_far(runtime)
     assert [type(notice) for notice in heard] == [Began, Ended, Began, Ended]
     assert await load_untold(store) == []
+
+
+AT_A_DOOR = Enrolment(
+    session_id="ses-door",
+    conversation_id="con-door",
+    provider="anthropic",
+    started_at=format_timestamp(START_MS),
+    fence=Fence("door", 1),
+)
+
+
+class Counted(MemoryStore):
+    """A store that counts the questions about sessions."""
+
+    asked = 0
+
+    async def get(self, book: Book, id: str) -> Stored | None:
+        self.asked += book is Book.SESSIONS
+        return await super().get(book, id)
+
+    async def find(self, book: Book, query: Query) -> Page:
+        self.asked += "untold" in str(query)
+        return await super().find(book, query)
+
+
+async def test_the_session_of_a_door_begins_and_ends_without_reading_the_store(
+    autojump_clock: MockClock,
+) -> None:
+    store, at = Counted(), format_timestamp(START_MS + 5)
+    async with host(store, clock=wall_clock()) as runtime:
+        await trio.sleep(1)
+        before = store.asked
+        await runtime.put_on_record(opening(AT_A_DOOR))
+        ended = SessionEnded(SessionStatus.COMPLETED, "hello")
+        record = await runtime.put_on_record(ending(AT_A_DOOR, ended, at, {"attempts": 2}))
+        await trio.sleep(0.01)
+        assert store.asked == before
+        heard = await notices_so_far(runtime)
+    assert (record.status, record.metadata) == (SessionStatus.COMPLETED, {"attempts": 2})
+    assert [type(notice) for notice in heard] == [Began, Ended]
+    assert await load_untold(store) == []
+
+
+async def test_the_session_of_a_door_that_somebody_has_cancelled_stays_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    store, at = MemoryStore(), format_timestamp(START_MS + 5)
+    async with host(store, clock=wall_clock()) as runtime:
+        await runtime.put_on_record(opening(AT_A_DOOR))
+        await apply_transition(store, Cancel(id="ses-door", ended_at=at, reason="elsewhere"))
+        ended = SessionEnded(SessionStatus.COMPLETED, "hello")
+        record = await runtime.put_on_record(ending(AT_A_DOOR, ended, at))
+    assert (record.status, record.error) == (SessionStatus.CANCELLED, "elsewhere")
 
 
 async def test_a_notice_that_was_overtaken_is_not_told_late(autojump_clock: MockClock) -> None:

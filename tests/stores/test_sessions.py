@@ -9,6 +9,7 @@ import trio
 from midstream.messages.errors import FenceLost, RecordError, VersionConflict
 from midstream.messages.record import Crossing, Fence, SessionRecord, SessionStatus
 from midstream.messages.transition import (
+    AnyTransition,
     AttachRunning,
     Cancel,
     HeartbeatTouch,
@@ -21,6 +22,8 @@ from midstream.messages.transition import (
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import (
     KeptSession,
+    Seen,
+    SessionWrite,
     apply_transition,
     load_session,
     transcript_operations,
@@ -36,6 +39,7 @@ BEGIN = AttachRunning(id="s", fence=OWNER, started_at=START, provider="anthropic
 BEAT = HeartbeatTouch(id="s", fence=OWNER, last_activity_at=LATER)
 CANCEL = Cancel(id="s", ended_at=LATER, reason="user")
 LOST = OrphanFailed(id="s", ended_at=LATER, error="no heartbeat for 91 s")
+REVIVED = Revive(id="s", fence=OWNER, last_activity_at=LATER)
 COMPLETED = Terminal(
     id="s",
     fence=OWNER,
@@ -89,6 +93,43 @@ async def test_a_session_begins_and_ends_in_the_store_and_is_announced_once_each
     assert [write.durable for write in (began, beaten, ended)] == [True, False, True]
     assert await load_session(store, "s") == KeptSession(ended.after, 3)
     assert again.operations == ()
+
+
+PASTS: tuple[tuple[AnyTransition, ...], ...] = (
+    (),
+    (BEGIN,),
+    (BEGIN, BEAT),
+    (BEGIN, CANCEL),
+    (BEGIN, LOST),
+    (BEGIN, COMPLETED),
+    (BEGIN, LOST, Recover(id="s", owner="host-b", at=LATER)),
+)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("transition", [BEGIN, BEAT, CANCEL, LOST, COMPLETED, REVIVED])
+@pytest.mark.parametrize("past", PASTS)
+async def test_what_was_seen_of_a_session_changes_nothing_but_what_is_read(
+    past: tuple[AnyTransition, ...], transition: AnyTransition, key: str | None
+) -> None:
+    async def outcome(seen: Seen | None) -> SessionWrite | str:
+        store = MemoryStore()
+        for earlier in past:
+            await apply_transition(store, earlier)
+        try:
+            write = await apply_transition(store, transition, key=key, seen=seen)
+        except (RecordError, FenceLost) as error:
+            return type(error).__name__
+        assert await record_of(store) == write.after
+        return write
+
+    wanted = await outcome(None)
+    earlier_store = MemoryStore()
+    assert await outcome(Seen(None)) == wanted
+    for earlier in past:
+        await apply_transition(earlier_store, earlier)
+        seen = Seen(await load_session(earlier_store, "s"))
+        assert await outcome(seen) == wanted, seen
 
 
 async def test_a_session_that_nobody_began_cannot_beat() -> None:
