@@ -7,7 +7,7 @@ the client is still there, and one keeps a waiting client alive. A client that l
 tree, and with it the connection to the upstream.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -47,12 +47,13 @@ bear 35 seconds)."""
 
 
 class Gateway:
-    """The ASGI application behind `gateway_app`."""
+    """The ASGI application behind `gateway_app`. `rules` says what is watched for when a
+    request begins, which keeps that to its end."""
 
     def __init__(
         self,
         upstreams: Sequence[Upstream],
-        rules: GatewayRules,
+        rules: Callable[[], GatewayRules],
         on_begun: OnBegun | None = None,
         keep_alive_s: float = KEEP_ALIVE_S,
         stop_messages: StopMessageBook | None = None,
@@ -68,7 +69,7 @@ class Gateway:
         self._stop_messages = stop_messages or StopMessageBook(SystemClock(), StopMessageSettings())
         self._own_answers = 0
         self._keep_alive_s = keep_alive_s
-        self._sessions = GatewaySessions(rules.cwd, rules.home)
+        self._sessions = GatewaySessions(rules().cwd, rules().home)
         self._windows = windows or Windows()
         self._response_ids = response_ids or ResponseIds()
         self._files = files
@@ -135,7 +136,7 @@ class Gateway:
         nursery: trio.Nursery,
     ) -> None:
         """A request that no rule concerns: bytes there, bytes back."""
-        if wire is not None and self._rules.may_interrupt and client.header(b"content-encoding"):
+        if wire is not None and self._rules().may_interrupt and client.header(b"content-encoding"):
             problem = "midstream cannot watch a compressed request; send it as it is"
             await say(client, wire, 415, FailureKind.INVALID_REQUEST, problem)
             return
@@ -164,13 +165,14 @@ class Gateway:
         """A request that is watched, from its directives to its record."""
         while self._settling >= SETTLING_LIMIT:
             await self._settled.park()
+        rules = self._rules()
         window = window_key(upstream.name, client)
         wait_s = self._windows.wait_s(window)
         if wait_s is not None:
             problem = f"{upstream.name} is out of quota; midstream asks again then"
             failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
             said = [(b"retry-after", str(wait_s).encode())]
-            retry_after = capped_retry_after(said, self._rules.retry_after_cap_s)
+            retry_after = capped_retry_after(said, rules.retry_after_cap_s)
             await client.answer_json(429, wire.error_body(failure), retry_after)
             return
         identity = identify_session(client.shown_headers, body)
@@ -191,7 +193,7 @@ class Gateway:
         request = GatewayRequest(client, path, upstream, wire, body, raw, self._sessions, asked)
         exchange = Exchange(
             wire,
-            self._rules,
+            rules,
             request.sent_body,
             streams=request.streams,
             recorded=request.recorded,
@@ -200,7 +202,7 @@ class Gateway:
             may_continue=continuation.may_continue and not asks_for_several(body),
         )
         conversation = GatewayConversation(
-            request, exchange, self._rules, self._windows, window, continuation
+            request, exchange, rules, self._windows, window, continuation
         )
         begun = Begun(
             upstream=upstream.name,

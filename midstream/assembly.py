@@ -19,7 +19,7 @@ from midstream.providers.replay import ReplayProvider
 from midstream.rules.buckets import Buckets, sort_rules
 from midstream.rules.discovery import Discovery, Shadowed, discover, rules_from_paths
 from midstream.rules.policy import PolicySettings
-from midstream.rules.problem import Problem
+from midstream.rules.problem import Problem, Severity
 from midstream.rules.rule import Rule
 from midstream.rules.rule_locations import DiscoverySettings, with_environment
 from midstream.rules.rule_set import RuleSet
@@ -38,6 +38,30 @@ class RuleBook:
     buckets: Buckets
     problems: tuple[Problem, ...] = ()
     shadowed: tuple[Shadowed, ...] = ()
+
+
+def first_loss(before: RuleBook, after: RuleBook) -> Problem | None:
+    """What is wrong with a file whose rule was watched for and is not any more, because the
+    file cannot be read as it was; None if there is none such. A rule that was taken away or
+    turned off is no loss."""
+    watched = {compiled.rule.path for compiled in after.rule_set.rules}
+    gone = {compiled.rule.path for compiled in before.rule_set.rules} - watched - {""}
+    sorted_into = after.buckets
+    kept = {
+        rule.path
+        for bucket in (
+            sorted_into.stream,
+            sorted_into.always_apply,
+            sorted_into.rulebook,
+            sorted_into.unused,
+        )
+        for rule in bucket
+    }
+    for problem in after.problems:
+        damaged = problem.severity is Severity.WARNING and problem.path in kept
+        if problem.path in gone and (damaged or problem.severity is Severity.ERROR):
+            return problem
+    return None
 
 
 def build_provider(config: ProviderConfig, cwd: Path) -> Provider:

@@ -1,23 +1,39 @@
-"""From a configuration to a gateway: its upstreams and its rules.
+"""Opens the HTTP gateway of a runtime, as its configuration says (`[gateway]`).
 
-The gateway runs beside a runtime, whose rules and store it uses (`gateway_records.py`).
+    async with open_runtime() as runtime, open_gateway(runtime) as gateway:
+        print("clients take this for their base URL:", gateway.url)
+        await trio.sleep_forever()
+
+It watches by the rules of the runtime, keeps its records in the runtime's store, and ends
+with its block: connections to providers are closed, and clients see theirs break.
 """
 
-import logging
-import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import trio
+from starlette.types import ASGIApp
 
-from midstream.actors.clock import SystemClock
 from midstream.actors.file_ref_resolver import FileRefResolver, ResolverMessage
-from midstream.assembly import prompt_budget, repeat_policy
-from midstream.config import GatewayUpstreamConfig
+from midstream.assembly import RuleBook, prompt_budget, repeat_policy
+from midstream.config import Config, GatewayConfig
 from midstream.doors.access import is_loopback
+from midstream.doors.gateway import Gateway, gateway_app
+from midstream.doors.gateway_access import LocalOnly
+from midstream.doors.gateway_backoff import DOCUMENT_ID as WINDOWS_DOCUMENT_ID
+from midstream.doors.gateway_backoff import Windows
 from midstream.doors.gateway_files import GatewayFiles
+from midstream.doors.gateway_metrics import GatewayMetrics
+from midstream.doors.gateway_response_ids import DOCUMENT_ID as RESPONSES_DOCUMENT_ID
+from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
+from midstream.doors.http import serve_http
+from midstream.doors.websocket import CannotListen
+from midstream.gateway_records import GatewayRecords
+from midstream.gateway_upstreams import build_upstreams
 from midstream.messages.errors import ConfigError
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.tool_shapes import ToolTable
@@ -25,70 +41,94 @@ from midstream.runtime import Runtime
 from midstream.submitting import attachment_limits, scoped_fs, user_directory
 from midstream.supervisors.child_spec import ActorSpec
 
-_log = logging.getLogger("midstream.gateway")
+__all__ = ["OpenGateway", "open_gateway"]
 
-KNOWN_UPSTREAMS = {
-    "anthropic": ("https://api.anthropic.com", ("anthropic",)),
-    "openai": ("https://api.openai.com", ("openai",)),
-}
+STOP_DEADLINE_S = 10.0
+"""Seconds for the reader of files to stop."""
 
 
-def named_upstream(text: str) -> tuple[str, GatewayUpstreamConfig]:
-    """What `--upstream` means: `anthropic`, `openai`, or the address of any server."""
-    if text in KNOWN_UPSTREAMS:
-        return text, GatewayUpstreamConfig()
-    if not text.startswith(("http://", "https://")):
-        mend = f"give {', '.join(KNOWN_UPSTREAMS)}, or an address that begins with https://"
-        raise ConfigError("midstream gateway", "--upstream", f"unknown: {text}", mend)
-    return "upstream", GatewayUpstreamConfig(base_url=text)
+class OpenGateway:
+    """A gateway that is open. `url` is where it listens, the base URL of its clients."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
 
 
-def build_upstreams(
-    upstreams: Mapping[str, GatewayUpstreamConfig], host: str
-) -> tuple[Upstream, ...]:
-    """The upstreams of the configuration; keys come from the environment.
+@asynccontextmanager
+async def open_gateway(
+    runtime: Runtime, config: GatewayConfig | None = None
+) -> AsyncGenerator[OpenGateway]:
+    """Listen for as long as the block lasts.
 
-    Raises `ConfigError`, also where anybody in the network could use a key of this host.
+    `config` replaces the `[gateway]` of the runtime's configuration. Port 0 is any that is
+    free. Requests are watched by the rules that the runtime has when they begin
+    (`Runtime.reload_rules`).
+
+    Raises `ConfigError` for a configuration that cannot be used, and `CannotListen` if the
+    place is taken.
+
+    >>> async with open_gateway(runtime) as gateway:
+    ...     print("the base URL of clients:", gateway.url)
     """
-    if not upstreams:
-        mend = "pass --upstream anthropic, or write a table [gateway.upstreams.anthropic]"
-        raise ConfigError("configuration", "gateway.upstreams", "there is none", mend)
-    return tuple(_upstream(name, config, host) for name, config in upstreams.items())
+    whole = msgspec.structs.replace(runtime.config, gateway=config or runtime.config.gateway)
+    config = whole.gateway
+    upstreams = build_upstreams(config.upstreams, config.host)
+    metrics, clock = GatewayMetrics(), runtime.clock
+    async with AsyncExitStack() as stack:
+        for upstream in upstreams:
+            stack.push_async_callback(_close, upstream)
+        files = await stack.enter_async_context(open_files(runtime, whole))
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        stack.callback(nursery.cancel_scope.cancel)
+        records = GatewayRecords(runtime, metrics, clock, runtime.ids, nursery)
+        gateway = Gateway(
+            upstreams,
+            RulesInForce(runtime, whole),
+            records.begin,
+            stop_messages=runtime.stop_message_book(runtime.cwd, is_allowed=config.auto_continue),
+            windows=Windows(
+                now_ms=clock.now_ms, document=runtime.state_document(WINDOWS_DOCUMENT_ID)
+            ),
+            response_ids=ResponseIds(runtime.state_document(RESPONSES_DOCUMENT_ID)),
+            files=files,
+        )
+        await gateway.recall()
+        app: ASGIApp = gateway_app(gateway, metrics.routes())
+        if is_loopback(config.host):
+            app = LocalOnly(app, config.hosts)
+        try:
+            url = await stack.enter_async_context(serve_http(app, config.host, config.port))
+        except OSError as error:
+            problem = f"cannot listen on {config.host} port {config.port}: {error}"
+            raise CannotListen(f"{problem}; give another in gateway.port") from error
+        yield OpenGateway(url)
 
 
-def _upstream(name: str, config: GatewayUpstreamConfig, host: str) -> Upstream:
-    where = f"gateway.upstreams.{name}"
-    url, serves = KNOWN_UPSTREAMS.get(name, (None, ()))
-    url = config.base_url or url
-    if url is None or not url.startswith(("http://", "https://")):
-        problem = "is missing" if url is None else f"is no address: {url}"
-        raise ConfigError("configuration", f"{where}.base_url", problem)
-    if unknown := set(config.serves) - {"anthropic", "openai"}:
-        problem = f"unknown: {', '.join(sorted(unknown))}"
-        raise ConfigError("configuration", f"{where}.serves", problem, "anthropic, openai")
-    key = None
-    if config.api_key_env is not None:
-        key = os.environ.get(config.api_key_env)
-        if not key:
-            problem = f"the environment variable {config.api_key_env} is not set"
-            raise ConfigError("configuration", f"{where}.api_key_env", problem)
-        if not is_loopback(host):
-            problem = f"{host} can be reached from the network, where anybody could use the key"
-            mend = "let clients bring their own keys, or listen on 127.0.0.1"
-            raise ConfigError("configuration", f"{where}.api_key_env", problem, mend)
-    return Upstream(
-        name,
-        url,
-        serves=frozenset(config.serves or serves),
-        models=config.models,
-        key=key,
-    )
+async def _close(upstream: Upstream) -> None:
+    with trio.CancelScope(shield=True):
+        await upstream.aclose()
 
 
-def build_rules(runtime: Runtime, cwd: Path) -> GatewayRules:
-    """The rules of the runtime, as the gateway watches with them."""
-    config = runtime.config
-    rule_set = runtime.rules.rule_set
+class RulesInForce:
+    """The rules of the runtime as the gateway watches with them, made anew when they are
+    other ones."""
+
+    def __init__(self, runtime: Runtime, config: Config) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._rulebook = runtime.rules
+        self._rules = build_rules(config, runtime.rules, runtime.cwd)
+
+    def __call__(self) -> GatewayRules:
+        if self._runtime.rules is not self._rulebook:
+            self._rulebook = self._runtime.rules
+            self._rules = build_rules(self._config, self._rulebook, self._runtime.cwd)
+        return self._rules
+
+
+def build_rules(config: Config, rulebook: RuleBook, cwd: Path) -> GatewayRules:
+    """The rules of a runtime, as the gateway watches with them."""
+    rule_set = rulebook.rule_set
     table, raw = ToolTable(config.rules.tools), rule_set.wants_raw_arguments
     return GatewayRules(
         rule_set=rule_set,
@@ -104,25 +144,32 @@ def build_rules(runtime: Runtime, cwd: Path) -> GatewayRules:
     )
 
 
-async def open_files(runtime: Runtime, cwd: Path, host: str) -> GatewayFiles | None:
+@asynccontextmanager
+async def open_files(runtime: Runtime, config: Config) -> AsyncGenerator[GatewayFiles | None]:
     """The files that clients may refer to; None if that is not configured. They are read by
     an actor of the runtime's tree.
 
     Raises `ConfigError`, also where anybody in the network could read them.
     """
-    config = runtime.config.gateway.files
-    if config is None:
-        return None
+    allowed, host = config.gateway.files, config.gateway.host
+    if allowed is None:
+        yield None
+        return
     if not is_loopback(host):
         problem = f"{host} can be reached from the network, where anybody could read the files"
         raise ConfigError("configuration", "gateway.files", problem, "listen on 127.0.0.1")
     files = msgspec.structs.replace(
-        runtime.config.files, allow=config.allow, deny=config.deny, strict=True
+        config.files, allow=allowed.allow, deny=allowed.deny, strict=True
     )
-    fs, limits = scoped_fs(files, cwd), attachment_limits(files)
-    directory = user_directory(runtime.config.stop_message)
+    fs, limits = scoped_fs(files, runtime.cwd), attachment_limits(files)
+    directory = user_directory(config.stop_message)
     resolver: ActorSpec[ResolverMessage] = ActorSpec(
         "gateway_files", lambda: FileRefResolver(fs, limits, directory, files.deadline_s)
     )
     await runtime.doors.start_child(resolver)
-    return GatewayFiles(resolver.address, SystemClock())
+    try:
+        yield GatewayFiles(resolver.address, runtime.clock)
+    finally:
+        with trio.move_on_after(STOP_DEADLINE_S) as patience:
+            patience.shield = True
+            await runtime.doors.stop_child(resolver.id)

@@ -30,6 +30,7 @@ from midstream.assembly import (
     build_dead_letters,
     build_provider,
     build_store,
+    first_loss,
     load_rules,
 )
 from midstream.books import RUNTIME_INTENSITY, Books
@@ -39,6 +40,7 @@ from midstream.handle import Chunk, EventStream, SessionHandle, chunks_of
 from midstream.launcher import Launcher, SessionRequest
 from midstream.messages.conversation import AnyItem, SystemItem, ToolSpec
 from midstream.messages.dispatch import DispatchStatus
+from midstream.messages.errors import RuleError
 from midstream.messages.events import AnyEvent
 from midstream.messages.lifecycle import LifecycleSink
 from midstream.messages.record import SessionRecord
@@ -76,6 +78,8 @@ class Runtime:
         *,
         config: Config,
         cwd: Path,
+        clock: Clock,
+        ids: Ids,
         provider: Provider,
         rulebook: RuleBook,
         given_rules: Sequence[Rule] | None,
@@ -90,7 +94,10 @@ class Runtime:
         self.sessions = books.session_book(
             (provider,) if isinstance(provider, CancelsByHandle) else ()
         )
-        self._cwd = cwd
+        self.cwd = cwd
+        self.clock = clock
+        self.ids = ids
+        """Names sessions that a door runs by itself."""
         self._given_rules = given_rules
         self._provider = provider
         self._roles = roles
@@ -160,7 +167,7 @@ class Runtime:
                 system=system if system is not None else identity.system,
                 tools=tools,
                 runs_tools=runs_tools,
-                cwd=self._cwd if cwd is None else self._cwd / cwd,
+                cwd=self.cwd if cwd is None else self.cwd / cwd,
                 environment={**identity.environment, **(environment or {})},
                 metadata=metadata,
                 streaming=streaming,
@@ -249,7 +256,7 @@ class Runtime:
                 system=identity.system,
                 tools=tools,
                 runs_tools=runs_tools,
-                cwd=self._cwd if cwd is None else self._cwd / cwd,
+                cwd=self.cwd if cwd is None else self.cwd / cwd,
                 environment=identity.environment,
             ),
         )
@@ -343,13 +350,18 @@ class Runtime:
         """Read the rules again, or take these instead; the rules as they are then.
 
         Prompts that are handed in from now on are watched by them; sessions that run keep
-        theirs. What a conversation was reminded of stays, by the names of the rules. Raises
-        `RuleError`, and then everything stays as it was.
+        theirs. What a conversation was reminded of stays, by the names of the rules.
+
+        Raises `RuleError` for a named path that does not exist, and for a file whose rule
+        was watched for and cannot be read any more; then everything stays as it was. What
+        else is wrong with the files stands in the `problems` of the answer.
 
         >>> rulebook = await runtime.reload_rules()
         """
         given = self._given_rules if rules is None else tuple(rules)
-        rulebook = await load_rules(self.config, self._cwd, given)
+        rulebook = await load_rules(self.config, self.cwd, given)
+        if (loss := first_loss(self.rules, rulebook)) is not None:
+            raise RuleError(loss.path, loss.line, loss.what, loss.mend)
         self._given_rules = given
         self._launcher.watch_by(rulebook)
         self.rules = rulebook
@@ -456,6 +468,8 @@ async def open_runtime(
             yield Runtime(
                 config=config,
                 cwd=cwd,
+                clock=clock,
+                ids=ids,
                 provider=provider,
                 rulebook=rulebook,
                 given_rules=given_rules,

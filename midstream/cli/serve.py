@@ -2,23 +2,22 @@
 websocket, for whoever hands in prompts and watches."""
 
 import os
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import trio
 import typer
 from starlette.routing import Route
 
 from midstream.cli.command import run_command
+from midstream.cli.operator import obey_signals
 from midstream.config import WebsocketConfig
 from midstream.config_file import config_for
 from midstream.doors.access import require_token_unless_loopback
 from midstream.doors.animator_routes import animator_routes
 from midstream.doors.http import host_app, serve_http
 from midstream.doors.session_routes import session_routes
-from midstream.messages.errors import ConfigError, RuleError
+from midstream.messages.errors import ConfigError
 from midstream.runtime import Runtime, open_runtime
 from midstream.websocket import open_websocket
 
@@ -70,31 +69,13 @@ async def _serve(
                 serve_http(host_app(routes_of(runtime), token), *place) as url,
                 open_websocket(runtime, websocket) as door,
             ):
-                with trio.open_signal_receiver(*_SIGNALS) as signals:
-                    websockets = " ".join(door.urls)
-                    typer.echo(f"websocket at {websockets}\nmidstream listens at {url}")
-                    async for number in signals:
-                        if number != _RELOAD:
-                            break
-                        await _reload(runtime)
+                websockets = " ".join(door.urls)
+                ready = f"websocket at {websockets}\nmidstream listens at {url}"
+                await obey_signals(runtime, ready)
         except* OSError as errors:
             problem = f"cannot listen on {place[0]} port {place[1]}: {errors.exceptions[0]}"
             raise ConfigError("midstream serve", "http.port", problem) from None
     return 0
-
-
-_RELOAD = getattr(signal, "SIGHUP", None)
-_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([_RELOAD] if _RELOAD is not None else [])]
-
-
-async def _reload(runtime: Runtime) -> None:
-    """Rules that cannot be read leave the host with those that it has."""
-    try:
-        rulebook = await runtime.reload_rules()
-    except RuleError as error:
-        typer.echo(f"midstream: the rules stay as they are: {error}", err=True)
-        return
-    typer.echo(f"rules that are watched for: {len(rulebook.rule_set.rules)}")
 
 
 def _websocket(

@@ -209,6 +209,7 @@ async def gateway_world(
         nursery.start_soon(trio.serve_listeners, scripted.handle, [listener])
         upstream = make(scripted.url) if make else Upstream("up", scripted.url)
         requests: list[Request] = []
+        watched = rules or gateway_rules()
 
         def begin(begun: Begun) -> Request:
             requests.append(Request(begun, ended))
@@ -216,7 +217,7 @@ async def gateway_world(
 
         gateway = Gateway(
             [upstream],
-            rules or gateway_rules(),
+            lambda: watched,
             begin,
             keep_alive_s,
             stop_messages=stop_messages,

@@ -48,7 +48,7 @@ async def test_new_requests_wait_while_too_many_records_are_to_be_written(
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, upstream.handle, [listener])
         behind = Upstream("up", f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
-        gateway = Gateway([behind], gateway_rules(), begin)
+        gateway = Gateway([behind], gateway_rules, begin)
         async with (
             serve_http(gateway_app(gateway), "127.0.0.1", 0) as url,
             httpx2.AsyncClient(timeout=60) as client,

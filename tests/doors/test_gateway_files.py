@@ -7,13 +7,16 @@ import httpx2
 import pytest
 import trio
 from gateway_streams import anthropic_stream, chat_stream, responses_stream
-from gateway_world import Reply, ScriptedUpstream, gateway_rules
+from gateway_world import Reply, ScriptedUpstream
 
-from midstream.config import Config, GatewayConfig, GatewayFilesConfig, StoreConfig
-from midstream.doors.gateway import Gateway, gateway_app
-from midstream.doors.gateway_upstream import Upstream
-from midstream.doors.http import serve_http
-from midstream.gateway import open_files
+from midstream.config import (
+    Config,
+    GatewayConfig,
+    GatewayFilesConfig,
+    GatewayUpstreamConfig,
+    StoreConfig,
+)
+from midstream.gateway import open_gateway
 from midstream.messages.errors import ConfigError
 from midstream.runtime import open_runtime
 
@@ -24,9 +27,16 @@ PROTOCOLS: dict[str, Any] = {
 }
 
 
-def config(*allow: str) -> Config:
-    files = GatewayFilesConfig(allow=allow) if allow else None
-    return Config(store=StoreConfig(path=":memory:"), gateway=GatewayConfig(files=files))
+CONFIG = Config(store=StoreConfig(path=":memory:"))
+
+
+def gateway_config(*allow: str, upstream: str, host: str = "127.0.0.1") -> GatewayConfig:
+    return GatewayConfig(
+        host=host,
+        port=0,
+        files=GatewayFilesConfig(allow=allow) if allow else None,
+        upstreams={"up": GatewayUpstreamConfig(base_url=upstream)},
+    )
 
 
 async def sent(
@@ -37,20 +47,17 @@ async def sent(
     scripted = ScriptedUpstream([Reply(stream("Fine."))])
     body = {"model": "m", "stream": True, key: list(entries)}
     async with (
-        open_runtime(config(*allow), cwd=cwd, rules=()) as runtime,
+        open_runtime(CONFIG, cwd=cwd, rules=()) as runtime,
         trio.open_nursery() as nursery,
         httpx2.AsyncClient() as client,
     ):
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, scripted.handle, [listener])
-        upstream = Upstream("up", f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
-        files = await open_files(runtime, cwd, "127.0.0.1")
-        gateway = gateway_app(Gateway([upstream], gateway_rules(), files=files))
-        async with serve_http(gateway, "127.0.0.1", 0) as url:
+        upstream = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        async with open_gateway(runtime, gateway_config(*allow, upstream=upstream)) as gateway:
             for _ in range(times):
-                await client.post(url + path, json=body, headers={"x-session-id": "s"})
+                await client.post(gateway.url + path, json=body, headers={"x-session-id": "s"})
                 await trio.Path(cwd / "docs" / "plan.md").write_text("Changed.")
-        await upstream.aclose()
         nursery.cancel_scope.cancel()
     return [one.json[key] for one in scripted.asked]
 
@@ -95,6 +102,8 @@ async def test_nothing_is_read_unless_it_is_configured(cwd: Path, path: str) -> 
 
 
 async def test_the_network_reads_no_files(cwd: Path) -> None:
-    async with open_runtime(config("docs"), cwd=cwd, rules=()) as runtime:
+    config = gateway_config("docs", upstream="http://127.0.0.1:9", host="0.0.0.0")
+    async with open_runtime(CONFIG, cwd=cwd, rules=()) as runtime:
         with pytest.raises(ConfigError, match="reached from the network"):
-            await open_files(runtime, cwd, "0.0.0.0")
+            async with open_gateway(runtime, config):
+                pass

@@ -111,7 +111,7 @@ async def world(upstream: EndlessUpstream, rules: GatewayRules) -> AsyncGenerato
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, upstream.handle, [listener])
         behind = Upstream("up", f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
-        async with serve_http(gateway_app(Gateway([behind], rules)), "127.0.0.1", 0) as url:
+        async with serve_http(gateway_app(Gateway([behind], lambda: rules)), "127.0.0.1", 0) as url:
             yield Leaving(url, upstream)
         await behind.aclose()
         nursery.cancel_scope.cancel()

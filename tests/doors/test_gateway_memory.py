@@ -52,7 +52,7 @@ async def kept_world(
         records = GatewayRecords(runtime, GatewayMetrics(), clock, ids, nursery)
         gateway = Gateway(
             [upstream],
-            rules or gateway_rules(SECRET),
+            lambda: rules or gateway_rules(SECRET),
             records.begin,
             stop_messages=runtime.stop_message_book(cwd),
             windows=Windows(now_ms=clock.now_ms, document=runtime.state_document(WINDOWS)),
@@ -224,7 +224,7 @@ async def test_the_reasoning_of_an_attempt_that_was_cut_is_known_as_lost(tmp_pat
     ],
 )
 async def test_other_names_and_pages_are_kept_out(headers: dict[str, str], status: int) -> None:
-    gateway = gateway_app(Gateway([Upstream("up", "http://127.0.0.1:9")], gateway_rules()))
+    gateway = gateway_app(Gateway([Upstream("up", "http://127.0.0.1:9")], gateway_rules))
     async with (
         serve_http(LocalOnly(gateway, ["my.example"]), "127.0.0.1", 0) as url,
         httpx2.AsyncClient() as client,
@@ -261,7 +261,7 @@ async def test_a_connection_that_cannot_be_made_is_tried_again_unseen(
 ) -> None:
     server = Unreachable(failures)
     upstream = Upstream("up", "http://127.0.0.1:9", transport=lambda: server)
-    gateway = gateway_app(Gateway([upstream], gateway_rules()))
+    gateway = gateway_app(Gateway([upstream], gateway_rules))
     async with serve_http(gateway, "127.0.0.1", 0) as url:
         answer = await ask(url, stream=True, messages=[])
     await upstream.aclose()

@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,14 @@ import trio
 from gateway_streams import anthropic_stream
 from gateway_world import Reply, ScriptedUpstream
 
-from midstream.config import GatewayUpstreamConfig
-from midstream.gateway import build_upstreams, named_upstream
+from midstream.config import Config, GatewayConfig, GatewayUpstreamConfig, StoreConfig
+from midstream.doors.websocket import CannotListen
+from midstream.gateway import open_gateway
+from midstream.gateway_upstreams import build_upstreams, named_upstream
 from midstream.messages.errors import ConfigError
+from midstream.runtime import open_runtime
 
+BODY: dict[str, Any] = {"model": "claude-x", "stream": True, "messages": []}
 RULE = """---
 condition: 'SECRET-\\d+'
 ---
@@ -25,14 +31,53 @@ Never say that word.
 """
 
 
+MAIN = (sys.executable, "-P", "-c", "from midstream.cli import main; main()")
+
+
+async def said(stream: trio.abc.ReceiveStream | None, pattern: bytes) -> str:
+    """What the pattern's group matches in what a command says."""
+    assert stream is not None
+    heard = b""
+    with trio.fail_after(30):
+        while not (found := re.search(pattern, heard)):
+            more = await stream.receive_some()
+            assert more, heard
+            heard += more
+    return found[1].decode()
+
+
+def words(answer: httpx2.Response) -> str:
+    """The text of a stream."""
+    return "".join(re.findall(r'"text":"([^"]*)"', answer.text))
+
+
 async def started(process: trio.Process) -> str:
     """The address that the command says."""
-    said = b""
-    with trio.fail_after(20):
-        assert process.stdout is not None
-        while not (found := re.search(rb"listens at (\S+)\n", said)):
-            said += await process.stdout.receive_some()
-    return found[1].decode()
+    return await said(process.stdout, rb"listens at (\S+)\n")
+
+
+@asynccontextmanager
+async def gateway_command(
+    cwd: Path, upstream: ScriptedUpstream, *options: str
+) -> AsyncGenerator[trio.Process]:
+    """`midstream gateway` in a directory, before this upstream."""
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, upstream.handle, [listener])
+        address = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        process = await trio.lowlevel.open_process(
+            [*MAIN, "gateway", "--upstream", address, "--port", "0", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+            nursery.cancel_scope.cancel()
 
 
 async def test_the_command_watches_counts_and_keeps_records(tmp_path: Path) -> None:
@@ -44,43 +89,87 @@ async def test_the_command_watches_counts_and_keeps_records(tmp_path: Path) -> N
             Reply([b"{}"], status=429, content_type="application/json"),
         ]
     )
-    async with trio.open_nursery() as nursery:
-        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, upstream.handle, [listener])
-        address = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
-        base = [sys.executable, "-P", "-c", "from midstream.cli import main; main()"]
-        options = ["--upstream", address, "--port", "0", "--rules", "no-secret.md"]
-        process = await trio.lowlevel.open_process(
-            [*base, "gateway", *options], stdout=subprocess.PIPE, cwd=tmp_path
-        )
-        try:
-            url = await started(process)
-            async with httpx2.AsyncClient() as client:
-                body: dict[str, Any] = {"model": "claude-x", "stream": True, "messages": []}
-                key = {"x-api-key": "sk-ant-very-secret"}
-                answer = await client.post(f"{url}/v1/messages", json=body, headers=key)
-                await client.post(f"{url}/v1/messages", json=body, headers={"x-api-key": "other"})
-                assert (await client.head(url)).status_code == 200
-                assert (await client.get(f"{url}/healthz")).json() == {"status": "ok"}
-                metrics = (await client.get(f"{url}/metrics")).text
-        finally:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
-        nursery.cancel_scope.cancel()
+    async with gateway_command(tmp_path, upstream, "--rules", "no-secret.md") as process:
+        url = await started(process)
+        async with httpx2.AsyncClient() as client:
+            key = {"x-api-key": "sk-ant-very-secret"}
+            answer = await client.post(f"{url}/v1/messages", json=BODY, headers=key)
+            await client.post(f"{url}/v1/messages", json=BODY, headers={"x-api-key": "other"})
+            assert (await client.head(url)).status_code == 200
+            assert (await client.get(f"{url}/healthz")).json() == {"status": "ok"}
+            metrics = (await client.get(f"{url}/metrics")).text
+        process.send_signal(signal.SIGTERM)
+        with trio.fail_after(30):
+            assert await process.wait() == 0
     assert "SECRET" not in answer.text
-    assert "I may not." in "".join(re.findall(r'"text":"([^"]*)"', answer.text))
+    assert "I may not." in words(answer)
     assert 'midstream_gateway_retries_total{upstream="upstream"} 1.0' in metrics
     listed = await trio.run_process(
-        [*base, "sessions", "list", "--json"], capture_stdout=True, cwd=tmp_path, env=os.environ
+        [*MAIN, "sessions", "list", "--json"], capture_stdout=True, cwd=tmp_path, env=os.environ
     )
     assert b'"completed"' in listed.stdout
     assert b'"rate-limited"' in listed.stdout
     status = await trio.run_process(
-        [*base, "status", "--json"], capture_stdout=True, cwd=tmp_path, env=os.environ
+        [*MAIN, "status", "--json"], capture_stdout=True, cwd=tmp_path, env=os.environ
     )
     assert b'"paused"' not in status.stdout  # a client's quota is no pause of this host
     kept = b"".join(file.read_bytes() for file in (tmp_path / ".midstream").glob("*.sqlite3*"))
     assert b"sk-ant-very-secret" not in kept
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP here")
+async def test_rules_that_are_read_again_count_for_the_requests_that_come_then(
+    tmp_path: Path,
+) -> None:
+    """One that runs keeps those of its beginning, and a file that cannot be read any more
+    changes nothing."""
+    rule_file, go_on = tmp_path / "rule.md", trio.Event()
+    rule_file.write_text(RULE)
+    first = anthropic_stream("It is SECRET-12 and ")
+    begun, end = first[:2], b"".join(first[2:])
+    upstream = ScriptedUpstream(
+        [
+            Reply([*begun, end], last_piece_after=go_on),
+            Reply(anthropic_stream("I may not.")),
+            Reply(anthropic_stream("It is SECRET-13, you FOOL.")),
+            Reply(anthropic_stream("It is SECRET-14, friend.")),
+            Reply(anthropic_stream("FOOL again.")),
+            Reply(anthropic_stream("Friend again.")),
+        ]
+    )
+    async with (
+        gateway_command(tmp_path, upstream, "--rules", "rule.md") as process,
+        httpx2.AsyncClient(timeout=30) as client,
+        trio.open_nursery() as nursery,
+    ):
+        url = await started(process)
+        first_over = trio.Event()
+        answers: list[str] = []
+
+        async def ask() -> None:
+            answers.append(words(await client.post(f"{url}/v1/messages", json=BODY)))
+            first_over.set()
+
+        nursery.start_soon(ask)
+        await upstream.wait_asked(1)
+        rule_file.write_text(RULE.replace("SECRET-\\d+", "FOOL"))
+        process.send_signal(signal.SIGHUP)
+        await said(process.stdout, rb"watched for: (\d+)\n")
+        go_on.set()
+        await first_over.wait()
+        await ask()
+        rule_file.write_text("---\ncondition: '('\n---\nNo.\n")
+        process.send_signal(signal.SIGHUP)
+        why = await said(process.stderr, rb"the rules stay as they are: (.*)\n")
+        await ask()
+    early, late, kept = answers
+    assert early.endswith("I may not.")
+    assert "SECRET" not in early
+    assert "SECRET-14" in late
+    assert "FOOL" not in late
+    assert "rule.md:2" in why
+    assert "a group is not closed" in why
+    assert kept == "Friend again."
 
 
 def test_an_upstream_that_is_no_address_is_explained() -> None:
@@ -94,3 +183,17 @@ def test_a_key_of_this_host_is_not_lent_to_the_network(monkeypatch: pytest.Monke
     build_upstreams(config, "127.0.0.1")
     with pytest.raises(ConfigError, match="reached from the network"):
         build_upstreams(config, "0.0.0.0")
+
+
+async def test_a_place_that_is_taken_is_named(tmp_path: Path) -> None:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    config = GatewayConfig(port=port, upstreams={"anthropic": GatewayUpstreamConfig()})
+    async with listener:
+        with pytest.raises(ExceptionGroup) as group:
+            async with (
+                open_runtime(Config(store=StoreConfig(path=":memory:")), cwd=tmp_path) as runtime,
+                open_gateway(runtime, config),
+            ):
+                pass
+    assert group.group_contains(CannotListen, match=f"port {port}.*gateway.port")
