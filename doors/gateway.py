@@ -20,12 +20,19 @@ from midstream.actors.clock import SystemClock
 from midstream.actors.stop_message_book import StopMessageBook, StopMessageSettings
 from midstream.doors.gateway_answer import own_answer, own_stream
 from midstream.doors.gateway_backoff import Windows, window_key
-from midstream.doors.gateway_client import BodyTooLarge, Client, ClientGone, capped_retry_after
+from midstream.doors.gateway_body import UnreadableBody, object_of_body, without_coding
+from midstream.doors.gateway_client import (
+    BodyTooLarge,
+    Client,
+    ClientGone,
+    Headers,
+    capped_retry_after,
+)
 from midstream.doors.gateway_continuing import RequestContinuation, open_body, without_directives
 from midstream.doors.gateway_conversation import GatewayConversation, asks_for_several
 from midstream.doors.gateway_exchange import Exchange
 from midstream.doors.gateway_files import GatewayFiles
-from midstream.doors.gateway_protocols import WIRES, give_up, json_object, say
+from midstream.doors.gateway_protocols import WIRES, give_up, say, wire_under
 from midstream.doors.gateway_request import Begun, Finished, GatewayRequest, OnBegun
 from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_rules import GatewayRules
@@ -104,53 +111,42 @@ class Gateway:
         except BodyTooLarge as error:
             await say(client, wire, 413, FailureKind.INVALID_REQUEST, str(error))
             return
-        body = json_object(raw)
+        try:
+            body = await object_of_body(raw, client.headers)
+            if body is None and wire is not None and self._rules().may_interrupt:
+                problem = "the request is no JSON object, so its answer cannot be watched"
+                raise UnreadableBody(400, problem)
+        except UnreadableBody as error:
+            if (speaks := wire_under(path)) is not None:
+                kind = FailureKind.INVALID_REQUEST
+                await say(client, speaks, error.status, kind, str(error), error.headers)
+                return
+            body = None
         upstream = upstream or self._choose(client, path, body)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_leave_with, client, nursery.cancel_scope)
                 if wire is None or body is None:
-                    raw = self._without_directives(path, body, raw)
-                    await self._relay_unwatched(client, path, upstream, wire, raw, nursery)
+                    sent = self._without_directives(path, body, raw, client.headers)
+                    await _relay_unwatched(client, path, upstream, wire, sent, nursery)
                 else:
                     await self._watch(client, path, upstream, wire, body, raw, nursery)
                 nursery.cancel_scope.cancel()
         except* OSError:
             pass  # the client went while it was written to
 
-    def _without_directives(self, path: str, body: Json | None, raw: bytes) -> bytes:
-        """What goes to the upstream of a request that only counts or looks at a conversation."""
-        if body is None or not path.startswith(tuple(WIRES)):
-            return raw
+    def _without_directives(
+        self, path: str, body: Json | None, raw: bytes, headers: Headers
+    ) -> tuple[bytes, Headers]:
+        """What goes to the upstream of a request that only counts or looks at a conversation:
+        its body, and the client's headers as they fit to that."""
+        if body is None or wire_under(path) is None:
+            return raw, headers
         keep_in_code = self._stop_messages.settings.keep_in_code
         cleaned = without_directives(body, keep_in_code=keep_in_code)
-        return raw if cleaned is body else msgspec.json.encode(cleaned)
-
-    async def _relay_unwatched(
-        self,
-        client: Client,
-        path: str,
-        upstream: Upstream,
-        wire: Wire | None,
-        raw: bytes,
-        nursery: trio.Nursery,
-    ) -> None:
-        """A request that no rule concerns: bytes there, bytes back."""
-        if wire is not None and self._rules().may_interrupt and client.header(b"content-encoding"):
-            problem = "midstream cannot watch a compressed request; send it as it is"
-            await say(client, wire, 415, FailureKind.INVALID_REQUEST, problem)
-            return
-        try:
-            async with upstream.open(
-                nursery,
-                client.method,
-                upstream.url(path, client.query),
-                upstream.request_headers(client.headers),
-                raw,
-            ) as answer:
-                await _relay(client, answer)
-        except UpstreamFailed as error:
-            await give_up(client, wire, error.failure)
+        if cleaned is body:
+            return raw, headers
+        return msgspec.json.encode(cleaned), without_coding(headers)
 
     async def _watch(
         self,
@@ -310,6 +306,25 @@ async def _leave_with(client: Client, scope: trio.CancelScope) -> None:
     # The server says so too when the answer is complete, while it closes the connection.
     if not client.ended:
         scope.cancel()
+
+
+async def _relay_unwatched(
+    client: Client,
+    path: str,
+    upstream: Upstream,
+    wire: Wire | None,
+    sent: tuple[bytes, Headers],
+    nursery: trio.Nursery,
+) -> None:
+    """A request that no rule concerns: bytes there, bytes back."""
+    body, headers = sent
+    url = upstream.url(path, client.query)
+    headers = upstream.request_headers(headers)
+    try:
+        async with upstream.open(nursery, client.method, url, headers, body) as answer:
+            await _relay(client, answer)
+    except UpstreamFailed as error:
+        await give_up(client, wire, error.failure)
 
 
 async def _relay(client: Client, answer: Answer) -> None:

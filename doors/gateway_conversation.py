@@ -211,7 +211,7 @@ class GatewayConversation:
     async def _ask(self, nursery: trio.Nursery, raw: bytes) -> None:
         self.asked_at_s = trio.current_time()
         request, exchange = self._request, self._exchange
-        headers = request.upstream.request_headers(self._client.headers)
+        headers = request.headers_for(raw)
         self._continuation.asked()
         try:
             opened = request.upstream.open(nursery, "POST", request.url, headers, raw)

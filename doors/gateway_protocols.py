@@ -6,10 +6,11 @@ import msgspec
 
 from midstream.doors.gateway_anthropic import AnthropicWire
 from midstream.doors.gateway_chat import ChatWire
-from midstream.doors.gateway_client import Client
+from midstream.doors.gateway_client import Client, Headers
 from midstream.doors.gateway_responses import ResponsesWire
 from midstream.doors.gateway_wire import Json, Wire
 from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.well_formed import well_formed_object
 
 WIRES: Mapping[str, Wire] = {
     "/v1/messages": AnthropicWire(),
@@ -26,11 +27,19 @@ _STATUSES = {
 
 
 def json_object(raw: bytes) -> Json | None:
-    """The JSON object that a body is; None if it is none."""
+    """The JSON object that a body is, halves of characters in it replaced; None if it is
+    none."""
     try:
         return msgspec.json.decode(raw, type=Json)
     except (msgspec.DecodeError, UnicodeDecodeError):
+        return well_formed_object(raw)
+    except RecursionError:
         return None
+
+
+def wire_under(path: str) -> Wire | None:
+    """The protocol that a path belongs to, as `/v1/messages/count_tokens` does to Anthropic's."""
+    return next((wire for place, wire in WIRES.items() if f"{path}/".startswith(f"{place}/")), None)
 
 
 async def give_up(client: Client, wire: Wire | None, failure: ProviderFailure) -> None:
@@ -42,8 +51,13 @@ async def give_up(client: Client, wire: Wire | None, failure: ProviderFailure) -
 
 
 async def say(
-    client: Client, wire: Wire | None, status: int, kind: FailureKind, message: str
+    client: Client,
+    wire: Wire | None,
+    status: int,
+    kind: FailureKind,
+    message: str,
+    headers: Headers = (),
 ) -> None:
     """An error of ours in the words of the protocol."""
     wire = wire or WIRES["/v1/chat/completions"]
-    await client.answer_json(status, wire.error_body(ProviderFailure(kind, message)))
+    await client.answer_json(status, wire.error_body(ProviderFailure(kind, message)), headers)

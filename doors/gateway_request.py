@@ -9,7 +9,8 @@ import trio
 
 from midstream.actors.turn_phases import Conclusion
 from midstream.doors.gateway_anthropic import without_unsigned_thinking
-from midstream.doors.gateway_client import Client
+from midstream.doors.gateway_body import without_coding
+from midstream.doors.gateway_client import Client, Headers
 from midstream.doors.gateway_exchange import Exchange
 from midstream.doors.gateway_sessions import GatewaySessions, session_key
 from midstream.doors.gateway_upstream import Upstream
@@ -53,6 +54,7 @@ class GatewayRequest:
         self.sent_body, self.recorded = sessions.prepare(wire, self.session, asked)
         if wire.format == "anthropic":
             self.sent_body = without_unsigned_thinking(self.sent_body)
+        self._client_raw = raw
         self.raw = raw if self.sent_body is body else msgspec.json.encode(self.sent_body)
         key = messages_key(body)
         entries = list_of(body.get(key)) if key else []
@@ -61,6 +63,14 @@ class GatewayRequest:
     @property
     def url(self) -> str:
         return self.upstream.url(self.path, self.client.query)
+
+    def headers_for(self, sent: bytes) -> Headers:
+        """The headers that go to the upstream with a body; only the client's own may be
+        compressed."""
+        headers = self.client.headers
+        if sent is not self._client_raw:
+            headers = without_coding(headers)
+        return self.upstream.request_headers(headers)
 
 
 @dataclass(frozen=True, slots=True)

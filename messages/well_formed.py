@@ -51,15 +51,19 @@ def well_formed_arguments(text: str) -> str | None:
         return _without_lone_escapes(text)
 
 
-def _without_lone_escapes(text: str) -> str | None:
-    """JSON that only an escape of half a character (`\\ud83d`) makes unreadable, without it."""
+def well_formed_object(text: str | bytes) -> dict[str, Any] | None:
+    """A JSON object that only an escape of half a character (`\\ud83d`) makes unreadable,
+    without it; None if that is not all."""
     try:
         value: object = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict):
-        return None
-    return msgspec.json.encode(well_formed_tree(value)).decode()
+    return well_formed_tree(value) if isinstance(value, dict) else None
+
+
+def _without_lone_escapes(text: str) -> str | None:
+    value = well_formed_object(text)
+    return None if value is None else msgspec.json.encode(value).decode()
 
 
 def _refuse(constant: str) -> NoReturn:
