@@ -290,15 +290,20 @@ class Exchange:
         return settle(partial, Outcome(Ending.STEERED, tools), self._wire.format)
 
     def spent_budget(self, now_s: float) -> str | None:
-        """Why nothing more may be started for this request; None if something may."""
-        budget = self._rules.budget
+        """Why nothing more may be started for this request; None if something may.
+
+        A reply that is waiting to be followed, or was lost, has cost what it has cost.
+        """
+        budget, usage = self._rules.budget, self.usage
+        if self.phase in (Phase.COMPLETE, Phase.LOST):
+            usage = usage.plus(self._attempt.heard.snapshot().usage)
         if self._restarts >= budget.max_restarts:
             return f"{self.attempts} attempts were made for this request"
         if now_s - self._began_at_s >= budget.max_s:
             return f"this request has taken {budget.max_s:g} seconds"
         limit = budget.max_output_tokens
-        if limit is not None and (self.usage.output_tokens or 0) >= limit:
-            return f"{self.usage.output_tokens} output tokens were spent on this request"
+        if limit is not None and (usage.output_tokens or 0) >= limit:
+            return f"{usage.output_tokens} output tokens were spent on this request"
         return None
 
     # --- a reply that is complete, and the one that follows it

@@ -236,9 +236,8 @@ def _paused(
     asked_ms: int,
     settings: BackoffSettings,
 ) -> Decision:
-    """A new window: never shorter than the provider asked, nor than the one that is open."""
-    open_ms = parse_timestamp(noted.paused_until) or now_ms
-    until = format_timestamp(max(now_ms + window_ms(level, settings), asked_ms, open_ms))
+    """A new window, where none is open: never shorter than the provider asked."""
+    until = format_timestamp(max(now_ms + window_ms(level, settings), asked_ms))
     paused = msgspec.structs.replace(
         noted,
         state=DispatchState.PAUSED,

@@ -59,6 +59,8 @@ NO_PROGRAM = re.compile(
 )
 """How a failure reads that comes from an edit that makes no sense."""
 
+FAILED_TEST = re.compile(r"^(tests/.+) FAILED +\[", re.MULTILINE)
+
 
 class Verdict(StrEnum):
     KILLED = "killed"
@@ -245,7 +247,8 @@ def _judgement(run: Run) -> Judgement:
         lines = [line for line in run.output.splitlines() if line.startswith(("E  ", "ERROR"))]
         return Judgement(Verdict.CRASHES, why=lines[0] if lines else run.output[-300:])
     case, failure = failed[0]
-    test = f"{case.get('file')}::{case.get('name')}"
+    named = FAILED_TEST.search(run.output)
+    test = named[1] if named else f"{case.get('file')}::{case.get('name')}"
     if nonsense := NO_PROGRAM.search(failure.text or ""):
         return Judgement(Verdict.CRASHES, test, nonsense[1])
     return Judgement(Verdict.KILLED, test, (failure.get("message") or "").partition("\n")[0])

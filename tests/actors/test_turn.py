@@ -18,7 +18,7 @@ from midstream.actors.turn_settings import (
 from midstream.messages.conversation import AssistantItem, ReminderItem, SystemItem, UserItem
 from midstream.messages.events import AnyEvent, Retracted, RuleTriggered, SessionEnded, Text
 from midstream.messages.failure import FailureKind, ProviderFailure
-from midstream.messages.record import SessionStatus
+from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.stream import (
     BlockFinished,
     BlockStarted,
@@ -27,8 +27,10 @@ from midstream.messages.stream import (
     StreamFinished,
     StreamStarted,
     TextDelta,
+    UsageReported,
 )
 from midstream.messages.submit_work import PromptReady
+from midstream.messages.usage import Usage
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     ActorLost,
@@ -349,16 +351,59 @@ def test_an_exhausted_rule_can_end_the_session_instead() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "now"),
-    [(PromptBudget(max_restarts=0), 1.0), (PromptBudget(max_s=10.0), 10.0)],
-    ids=["count", "time"],
+    [
+        (PromptBudget(max_restarts=0), 1.0),
+        (PromptBudget(max_s=10.0), 10.0),
+        (PromptBudget(max_output_tokens=7), 1.0),
+    ],
+    ids=["count", "time", "tokens"],
 )
 def test_what_ends_by_budget_is_reported_as_capped(budget: PromptBudget, now: float) -> None:
-    course = cut(replace_settings(budget=budget))
+    course = streaming(replace_settings(budget=budget))
+    course.receive(WatchedBatch(1, (UsageReported(Usage(output_tokens=7)),), (), 1.0))
+    course.receive(said(1, "foo", verdict()))
     course.now = now
     course.receive(RetryDue(1), WatchedEnd(1))
     course.record()
     assert len(course.starts) == 1
     assert [end.status for end in course.ends] == [SessionStatus.CAPPED]
+
+
+def test_the_last_token_of_the_budget_is_still_the_prompts() -> None:
+    course = streaming(replace_settings(budget=PromptBudget(max_output_tokens=8)))
+    course.receive(WatchedBatch(1, (UsageReported(Usage(output_tokens=7)),), (), 1.0))
+    course.receive(said(1, "foo", verdict()), RetryDue(1), WatchedEnd(1))
+    course.record()
+    assert len(course.starts) == 2
+
+
+@pytest.mark.parametrize(("recoveries", "starts"), [(1, 1), (2, 0)])
+def test_recoveries_draw_on_the_budget_of_the_prompt(recoveries: int, starts: int) -> None:
+    settings = replace_settings(budget=PromptBudget(max_restarts=2))
+    turn = Turn(settings, (UserItem("hello"),), {}, 1, 0.0)
+    turn.resume(recoveries)
+    cut = [said(1, "foo", verdict()), RetryDue(1), WatchedEnd(1), Recorded(1)]
+    effects = [effect for message in cut for effect in turn.receive(message, 1.0)]
+    assert sum(isinstance(effect, Start) for effect in effects) == starts
+    published = [e for effect in effects if isinstance(effect, Publish) for e in effect.events]
+    ends = [event.status for event in published if isinstance(event, SessionEnded)]
+    assert ends == ([] if starts else [SessionStatus.CAPPED])
+
+
+def test_an_end_that_somebody_else_has_recorded_is_the_one_that_is_announced() -> None:
+    course = streaming()
+    course.receive(said(1, "fine"), finished(1), WatchedEnd(1))
+    record = SessionRecord(
+        id="ses-1",
+        status=SessionStatus.CANCELLED,
+        started_at="2026-01-01T00:00:00.000Z",
+        provider="p",
+        error="cancelled elsewhere",
+    )
+    course.receive(Recorded(course.records[-1].step, record))
+    assert [(end.status, end.reason) for end in course.ends] == [
+        (SessionStatus.CANCELLED, "cancelled elsewhere")
+    ]
 
 
 # --- whatever the order

@@ -33,6 +33,7 @@ from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
 from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.conversation_load import load_conversation
+from midstream.stores.dlq import MemoryQueue
 from midstream.stores.dlq_files import write_envelope
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
@@ -195,6 +196,30 @@ async def test_what_was_written_but_not_acknowledged_arrives_once(
         conversation = await load_conversation(store, handle.conversation_id)
         assert (await runtime.sessions.overview()).dead_letters == 0
     assert kinds(conversation.items) == ["UserItem", "AssistantItem"]
+
+
+async def test_a_letter_that_stays_when_it_was_written_is_told_of_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its file cannot be removed."""
+
+    async def stays(queue: MemoryQueue, name: str) -> None:
+        pass
+
+    monkeypatch.setattr(MemoryQueue, "remove", stays)
+    store = MemoryStore()
+    view = store.reopen()
+    async with host(view, slow_answer("hello"), clock=wall_clock()) as runtime:
+        handle = runtime.animate("hi")
+        await trio.sleep(5)
+        view.failure = DOWN
+        await handle.result()
+        view.failure = None
+        await trio.sleep(200)
+        assert (await record_of(store, handle.session_id)).status is SessionStatus.COMPLETED
+        assert (await runtime.sessions.overview()).dead_letters == 1
+        told = [type(notice) for notice in await notices_so_far(runtime)]
+    assert told == [Began, RecordFailed, Ended]
 
 
 async def test_a_quota_that_is_found_spent_in_an_outage_pauses_at_once_and_only_once(

@@ -31,9 +31,11 @@ from midstream.actors.turn import Turn
 from midstream.actors.turn_effects import Start
 from midstream.actors.turn_phases import Settling, Streaming
 from midstream.actors.turn_settings import TurnSettings
+from midstream.config import Config, RulesConfig
 from midstream.messages.conversation import ModelRequest, UserItem
 from midstream.messages.dispatch import (
     DISPATCH_STATUS_ID,
+    NEVER_PAUSED,
     DispatchState,
     DispatchStatus,
     Refused,
@@ -49,6 +51,7 @@ from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     ActorLost,
     AttemptHeld,
+    AttemptReleased,
     Cancel,
     Detach,
     ForgetTimers,
@@ -68,6 +71,7 @@ from midstream.rules.policy import PolicySettings, PolicyState, next_attempt
 from midstream.rules.rule_set import RuleSet
 from midstream.rules.tool_arguments import ToolArguments
 from midstream.rules.watch import Watch
+from midstream.runtime import open_runtime
 from midstream.stores.conversations import ConversationBusy
 from midstream.stores.dlq import MemoryQueue
 from midstream.stores.memory import MemoryStore
@@ -251,6 +255,43 @@ async def test_a_window_that_opens_behind_the_word_of_the_machine_holds_the_atte
         assert provider.requests == []
 
 
+class SlowListener(Listener):
+    """Once it has heard that an attempt is held, it hears no more until `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = trio.Event()
+
+    async def handle(self, message: msgspec.Struct) -> None:
+        await super().handle(message)
+        if isinstance(message, AttemptHeld):
+            await self.go.wait()
+
+
+async def test_a_window_that_opens_while_the_session_is_told_of_the_release_holds_the_attempt(
+    autojump_clock: MockClock,
+) -> None:
+    view, provider, listener = DispatchView(), ScriptedProvider(CLEAN), SlowListener()
+    window = view.status = paused(START_MS, until_ms=START_MS + 900_000)
+    async with (
+        open_actor(listener, mailbox_capacity=1) as address,
+        open_actor(monitoring(provider, address, view=view)) as monitor,
+    ):
+        await monitor.tell(StartAttempt(1, REQUEST))
+        await trio.sleep(1.0)
+        [asked] = [each for each in listener.heard if isinstance(each, AskDispatch)]
+        asked.reply.send(Refused(session_id="ses-1", reason="the quota is spent"))
+        await trio.sleep(1.0)
+        await address.tell(Detach())  # fills the mailbox: what follows has to wait
+        view.status = NEVER_PAUSED
+        await trio.sleep(1.0)
+        view.status = window
+        listener.go.set()
+        await trio.sleep(1.0)
+        assert AttemptReleased(1) in listener.heard
+        assert provider.requests == []
+
+
 def paused(since_ms: int, *, until_ms: int) -> DispatchStatus:
     return DispatchStatus(
         id=DISPATCH_STATUS_ID,
@@ -311,6 +352,16 @@ def test_the_first_outcome_counts() -> None:
         outcome.settle(ended, record_unless_kept(enrolment, ended))
     assert outcome.ended is not None
     assert outcome.ended.status is SessionStatus.COMPLETED
+
+
+async def test_a_session_whose_host_goes_has_an_outcome(autojump_clock: MockClock) -> None:
+    config = Config(rules=RulesConfig(discover=False))
+    provider = ScriptedProvider([Hang()])
+    async with open_runtime(config, provider=provider, store=MemoryStore()) as runtime:
+        session = runtime.animate("hello")
+        await trio.sleep(1.0)
+    with trio.fail_after(60.0):
+        assert (await session.result()).status is SessionStatus.CANCELLED
 
 
 def test_what_was_reserved_is_free_again_when_its_attempt_is_over() -> None:

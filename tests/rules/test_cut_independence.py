@@ -1,16 +1,21 @@
 """Every verdict is that of one search over the finished passage, however the stream was cut,
 and never premature (architecture.md invariant 9, spec/ttsr.md 0.3)."""
 
+import json
 import os
 from random import Random
 
 import pytest
 
+from midstream.messages.stream import ToolArgumentsDelta, ToolCallFinished, ToolCallStarted
 from midstream.rules.condition import Condition
+from midstream.rules.finding import Match
 from midstream.rules.passage import PassageKey
 from midstream.rules.passage_watch import Limits, PassageWatch
 from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.rules.rule_set import RuleSet
+from midstream.rules.tool_arguments import ToolArguments
+from midstream.rules.watch import Watch
 
 from .random_patterns import random_condition, random_cuts, random_text
 
@@ -71,7 +76,7 @@ def check(random: Random, matching: Matching, text: str) -> None:
         assert matching.searched(longer), f"{matching.source!r} fired at {seen!r}, not {longer!r}"
 
 
-@pytest.mark.parametrize(
+FIRINGS = pytest.mark.parametrize(
     ("condition", "text", "fires_after"),
     [
         (r"\bany\b", "as any thing", "as any "),
@@ -96,6 +101,9 @@ def check(random: Random, matching: Matching, text: str) -> None:
         (r"^$", "", "<end>"),
     ],
 )
+
+
+@FIRINGS
 def test_a_rule_fires_as_soon_as_nothing_can_undo_it_and_no_earlier(
     condition: str, text: str, fires_after: str | None
 ) -> None:
@@ -105,6 +113,18 @@ def test_a_rule_fires_as_soon_as_nothing_can_undo_it_and_no_earlier(
     elif fires_after == "<end>":
         assert (matched, seen) == (True, None)
     else:
+        assert seen == fires_after
+
+
+@FIRINGS
+def test_a_condition_whose_automaton_gives_up_has_the_same_verdict_as_soon_as_can_be(
+    condition: str, text: str, fires_after: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matching = Matching(condition)
+    monkeypatch.setattr("midstream.rules.automaton.MAX_WORK", 0)
+    matched, seen = matching.watched(list(text))
+    assert matched == (fires_after is not None)
+    if matched and matching.condition.resumable:  # others wait until more has come
         assert seen == fires_after
 
 
@@ -151,3 +171,29 @@ def test_with_nothing_close_to_matching_nothing_is_held() -> None:
         watch.feed(character)
         held.append(length - watch.held_from())
     assert held == [0, 0, 1, 2, 3, 0, 0]
+
+
+@pytest.mark.parametrize("path", ["src/a.ts", "README.md", None])
+def test_a_rule_for_some_paths_has_the_same_verdict_wherever_the_path_stands(
+    path: str | None,
+) -> None:
+    scope = (ScopeToken(Source.TOOL, "write", "*.ts"),)
+    rule_set = RuleSet([Rule(name="r", body="b", conditions=("foo",), scope=scope)])
+    content, named = {"content": "a foo b"}, {} if path is None else {"path": path}
+    random = Random(1)
+    for arguments in ({**named, **content}, {**content, **named}):
+        for _ in range(20):
+            pieces = random_cuts(random, json.dumps(arguments))
+            assert matches_in_call(rule_set, pieces) == (path == "src/a.ts"), pieces
+
+
+def matches_in_call(rule_set: RuleSet, pieces: list[str]) -> bool:
+    watch = Watch(rule_set, ToolArguments, 1_000)
+    watch.begin()
+    messages = [
+        ToolCallStarted(0, "c1", "write"),
+        *(ToolArgumentsDelta(0, piece) for piece in pieces),
+        ToolCallFinished(0, "c1", "write", "".join(pieces)),
+    ]
+    findings = [finding for message in messages for finding in watch.feed([message])]
+    return any(isinstance(finding, Match) for finding in findings)

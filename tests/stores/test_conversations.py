@@ -148,6 +148,17 @@ async def test_prompt_answer_and_end_are_kept_in_order(store: Store) -> None:
     assert await store.length(Log.TRANSCRIPTS, "s-1") == 1
 
 
+async def test_what_was_promised_waits_for_the_disk_and_what_can_be_said_again_does_not(
+    store: Store,
+) -> None:
+    accepted, said = await accept(store), await say(store, ANSWER)
+    shortened = await write(store, lambda c: replace_context(c, [HELLO], MINE))
+    ended = await write(store, lambda c: finish(c, MINE, completed(), turn=2, attempt=1))
+
+    writes = (accepted, said, shortened, ended)
+    assert [done.durable for done in writes] == [True, False, True, True]
+
+
 async def test_the_next_prompt_continues_the_conversation(store: Store) -> None:
     await accept(store)
     await write(store, lambda c: finish(c, MINE, completed(), [ANSWER], turn=1, attempt=1))

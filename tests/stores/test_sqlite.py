@@ -18,7 +18,8 @@ from midstream.messages.errors import StoreError
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.stores.sqlite import SqliteStore, open_sqlite
 from midstream.stores.sqlite_file import open_writer, scripts
-from midstream.stores.sqlite_writer import Commit
+from midstream.stores.sqlite_statements import prepared
+from midstream.stores.sqlite_writer import Commit, Writer
 from midstream.stores.store import Between, Book, Log, Put, Query, Receipt, encode
 
 
@@ -299,6 +300,24 @@ async def test_a_close_finishes_what_was_handed_over(path: Path) -> None:
     async with await open_sqlite(path) as again:
         for number in range(40):
             assert await again.length(Log.EVENTS, f"s-{number}") == 1
+
+
+@pytest.mark.parametrize(("durable", "level"), [(True, "FULL"), (False, "NORMAL")])
+async def test_what_has_to_survive_the_loss_of_power_is_synced_to_the_disk(
+    path: Path, durable: bool, level: str
+) -> None:
+    said: list[str] = []
+    connection = open_writer(path, 5.0, scripts())
+    connection.set_trace_callback(said.append)
+    writer = Writer(path, connection)
+    try:
+        await writer.commit(prepared([put("a", {})]), None, durable)
+    finally:
+        await writer.aclose()
+    begins = said.index("BEGIN IMMEDIATE")
+    assert [line for line in said[:begins] if "synchronous" in line] == [
+        f"PRAGMA synchronous = {level}"
+    ]
 
 
 async def test_a_commit_that_nobody_waits_for_is_taken_back_unless_it_has_begun() -> None:
