@@ -32,7 +32,7 @@ from midstream.doors.gateway_continuing import RequestContinuation, open_body, w
 from midstream.doors.gateway_conversation import GatewayConversation, asks_for_several
 from midstream.doors.gateway_exchange import Exchange
 from midstream.doors.gateway_files import GatewayFiles
-from midstream.doors.gateway_protocols import WIRES, give_up, say, wire_under
+from midstream.doors.gateway_protocols import give_up, say, wire_at, wire_under
 from midstream.doors.gateway_request import Begun, Finished, GatewayRequest, OnBegun
 from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_rules import GatewayRules
@@ -103,7 +103,7 @@ class Gateway:
     # --- one request
 
     async def _serve(self, client: Client, path: str, upstream: Upstream | None) -> None:
-        wire = WIRES.get(path.rstrip("/")) if client.method == "POST" else None
+        wire = wire_at(path) if client.method == "POST" else None
         try:
             raw = await client.read_body()
         except ClientGone:

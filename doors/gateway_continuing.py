@@ -8,7 +8,7 @@ sent. A request that names no session is continued by its own directives alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -38,6 +38,7 @@ from midstream.messages.follow_up_outcome import ATTEMPTS, Action, FollowUpVerdi
 from midstream.messages.stop_message import BdWorkState, StopMessageState
 from midstream.messages.stream import StopReason
 from midstream.messages.wire_body import as_object
+from midstream.providers.json_fields import list_of, object_of
 
 ALERT_SOURCE = "stop_message"
 
@@ -298,5 +299,18 @@ class RequestContinuation:
 
 
 def without_directives(body: Json, *, keep_in_code: bool) -> Json:
-    """A request that is no turn of its conversation, without its markers."""
-    return read_body(body, internal=True, keep_in_code=keep_in_code).body
+    """A request that is no turn of its conversation, without its markers; or a batch of such
+    (platform.claude.com/docs/en/api/creating-message-batches). The very same body where there
+    are none."""
+    batch = list_of(body.get("requests"))
+    if not batch:
+        return read_body(body, internal=True, keep_in_code=keep_in_code).body
+    cleaned = [_cleaned_entry(entry, keep_in_code=keep_in_code) for entry in batch]
+    unchanged = all(new is old for new, old in zip(cleaned, batch, strict=True))
+    return body if unchanged else {**body, "requests": cleaned}
+
+
+def _cleaned_entry(entry: Any, *, keep_in_code: bool) -> Any:
+    params = object_of(object_of(entry).get("params"))
+    cleaned = read_body(params, internal=True, keep_in_code=keep_in_code).body
+    return entry if cleaned is params else {**entry, "params": cleaned}

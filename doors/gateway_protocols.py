@@ -1,6 +1,8 @@
 """The protocols of the gateway by their paths, and what it says in their words itself."""
 
 from collections.abc import Mapping
+from posixpath import normpath
+from urllib.parse import unquote
 
 import msgspec
 
@@ -37,9 +39,20 @@ def json_object(raw: bytes) -> Json | None:
         return None
 
 
+def wire_at(path: str) -> Wire | None:
+    """The protocol of a path whose answers are watched, however the path is written: a server
+    may well take `/v1//messages` and `/v1/%6Dessages` for the same."""
+    return WIRES.get(_plain(path))
+
+
 def wire_under(path: str) -> Wire | None:
     """The protocol that a path belongs to, as `/v1/messages/count_tokens` does to Anthropic's."""
+    path = _plain(path)
     return next((wire for place, wire in WIRES.items() if f"{path}/".startswith(f"{place}/")), None)
+
+
+def _plain(path: str) -> str:
+    return normpath(unquote(path))
 
 
 async def give_up(client: Client, wire: Wire | None, failure: ProviderFailure) -> None:

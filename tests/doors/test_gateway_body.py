@@ -1,4 +1,4 @@
-"""Requests that come compressed, and those that nobody can read: rules see them or refuse."""
+"""What a request says reaches the rules, in whatever form it comes; or it is refused."""
 
 import gzip
 import zlib
@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+import trio
 from gateway_streams import anthropic_stream, chat_stream, responses_stream
 from gateway_world import Reply, World, gateway_rules, gateway_world, rule
 
@@ -180,6 +181,25 @@ async def test_what_is_no_json_object_is_refused_where_rules_could_not_see_its_a
         assert world.upstream.asked[0].body == body
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1//messages", "/v1/%6Dessages", "/v1/messages/", "/up/v1/./messages"]
+)
+async def test_no_spelling_of_a_path_leads_past_the_rules(path: str) -> None:
+    replies = [Reply(anthropic_stream(said)) for said in ("It is SECRET-12.", "No.")]
+    async with gateway_world(*replies, rules=gateway_rules(SECRET)) as world:
+        host, port = world.url.removeprefix("http://").split(":")
+        body = request("/v1/messages")
+        head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n\r\n"
+        async with await trio.open_tcp_stream(host, int(port)) as stream:  # as it is written
+            await stream.send_all(head.encode() + body)
+            heard = b""
+            with trio.fail_after(10):
+                while not heard.endswith(b"0\r\n\r\n"):
+                    heard += await stream.receive_some()
+        assert len(world.upstream.asked) == 2
+    assert b"SECRET" not in heard
+
+
 @paths
 async def test_half_a_character_hides_no_request(path: str) -> None:
     """A slice of an emoji, as agents cut them out of files. The provider gets what was sent."""
@@ -191,3 +211,14 @@ async def test_half_a_character_hides_no_request(path: str) -> None:
     assert "SECRET" not in answer.text
     assert first.body == body
     assert "half \ufffd" in repr(again.json)
+
+
+async def test_a_response_in_the_background_is_watched_while_it_is_waited_for() -> None:
+    replies = [Reply(responses_stream(said)) for said in ("It is SECRET-12.", "No.")]
+    body = request("/v1/responses", stream=False, background=True)
+    async with gateway_world(*replies, rules=gateway_rules(SECRET)) as world:
+        answer = await post(world, "/v1/responses", body, None)
+        asked = [(one.json["stream"], one.json["background"]) for one in world.upstream.asked]
+    assert answer.json()["status"] == "completed"
+    assert "SECRET" not in answer.text
+    assert asked == [(True, True)] * 2

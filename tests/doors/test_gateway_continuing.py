@@ -443,6 +443,22 @@ async def test_what_only_counts_a_conversation_holds_no_directive(protocol: str)
         }
 
 
+async def test_a_batch_goes_out_without_its_directives() -> None:
+    """It is answered later, where nobody could continue it."""
+    made = Reply([b'{"id": "msgbatch_1"}'], content_type="application/json")
+    marked = {"model": "m", **_asked("anthropic", 'Go <**stopMessage:"on",3**>')}
+    plain = {"model": "m", **_asked("anthropic", "Go ")}
+    entries = [{"custom_id": "a", "params": marked}, {"custom_id": "b", "params": plain}, "odd"]
+    async with continuing_world(made) as world, httpx2.AsyncClient() as client:
+        await client.post(f"{world.url}/v1/messages/batches", json={"requests": entries})
+        as_it_is = b'{"requests":  [{"custom_id": "b"}]}'
+        await client.post(f"{world.url}/v1/messages/batches", content=as_it_is)
+    sent, same = world.upstream.asked
+    cleaned = {"custom_id": "a", "params": plain}
+    assert sent.json == {"requests": [cleaned, *entries[1:]]}
+    assert same.body == as_it_is
+
+
 async def test_auto_continue_can_be_off_and_directives_stay_inside() -> None:
     async with (
         open_runtime(config_from({"store": {"path": ":memory:"}}), rules=()) as runtime,
