@@ -93,19 +93,24 @@ class Asked:
 
 @dataclass
 class ScriptedUpstream:
-    """Answers the requests in order with its replies, the last one again and again."""
+    """Answers the requests in order with its replies, the last one again and again; or each as
+    `choose` says."""
 
-    replies: Sequence[Reply]
+    replies: Sequence[Reply] = ()
     asked: list[Asked] = field(default_factory=list[Asked])
     was_asked: trio.Event = field(default_factory=trio.Event)
     closed: trio.Event = field(default_factory=trio.Event)
     next_asked: trio.Event = field(default_factory=trio.Event)
     url: str = ""
+    choose: "Callable[[Asked], Reply] | None" = None
 
     async def handle(self, stream: trio.SocketStream) -> None:
         async with stream:
             while (request := await _read_request(stream)) is not None:
-                reply = self.replies[min(len(self.asked), len(self.replies) - 1)]
+                if self.choose is not None:
+                    reply = self.choose(request)
+                else:
+                    reply = self.replies[min(len(self.asked), len(self.replies) - 1)]
                 self.asked.append(request)
                 self.was_asked.set()
                 self.next_asked.set()
