@@ -5,6 +5,7 @@ numbers: what a log holds already is not appended again, so a block may be sent 
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from midstream.actors.ledger_messages import KeptEvents
 from midstream.messages.errors import FenceLost, VersionConflict
@@ -13,8 +14,15 @@ from midstream.stores.event_log import append_operations, read_tail
 from midstream.stores.sessions import load_session
 from midstream.stores.store import Store
 
-LENGTHS_KEPT = 4_096
-"""Logs whose length is remembered, which saves reading it before each commit."""
+TAILS_KEPT = 4_096
+"""Logs whose end is remembered, which saves reading it before each commit."""
+
+
+class _Tail(NamedTuple):
+    """How many blocks a log has, and the number of its last event."""
+
+    length: int
+    last: int
 
 
 class EventKeeper:
@@ -22,11 +30,11 @@ class EventKeeper:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lengths: dict[str, int] = {}
+        self._tails: dict[str, _Tail] = {}
 
     async def keep(self, blocks: Mapping[str, Block]) -> KeptEvents:
         """Append one block to the log of each session. Raises `StoreError`."""
-        known = {name: block for name, block in blocks.items() if name in self._lengths}
+        known = {name: block for name, block in blocks.items() if self._follows(name, block)}
         new = {name: block for name, block in blocks.items() if name not in known}
         through: dict[str, int] = {}
         refused: set[str] = set()
@@ -45,18 +53,19 @@ class EventKeeper:
         return KeptEvents(through, frozenset(refused))
 
     async def _keep_together(self, blocks: Mapping[str, Block]) -> bool:
+        lengths = {name: self._tails[name].length for name in blocks}
         operations = [
             operation
             for name, block in blocks.items()
-            for operation in append_operations(name, block, self._lengths[name])
+            for operation in append_operations(name, block, lengths[name])
         ]
         try:
             await self._store.commit(operations, durable=False)
         except (VersionConflict, FenceLost):
             self._forget(blocks)
             return False
-        for name in blocks:
-            self._lengths[name] += 1
+        for name, block in blocks.items():
+            self._remember(name, lengths[name] + 1, block.last)
         return True
 
     async def _keep_one(self, session_id: str, block: Block) -> bool | None:
@@ -68,7 +77,6 @@ class EventKeeper:
                 return False
             rest = block_behind(block, tail.last.last) if tail.last is not None else block
             if rest is None:
-                self._remember(session_id, tail.length)
                 return True
             try:
                 operations = append_operations(session_id, rest, tail.length)
@@ -77,14 +85,19 @@ class EventKeeper:
                 continue  # it was appended while we read
             except FenceLost:
                 return None if await load_session(self._store, session_id) is None else False
-            self._remember(session_id, tail.length + 1)
+            self._remember(session_id, tail.length + 1, rest.last)
             return True
 
-    def _remember(self, session_id: str, length: int) -> None:
-        self._lengths[session_id] = length
-        if len(self._lengths) > LENGTHS_KEPT:
-            self._forget([next(iter(self._lengths))])
+    def _follows(self, session_id: str, block: Block) -> bool:
+        """Whether the log is known to hold nothing of this block."""
+        tail = self._tails.get(session_id)
+        return tail is not None and block.first > tail.last
+
+    def _remember(self, session_id: str, length: int, last: int) -> None:
+        self._tails[session_id] = _Tail(length, last)
+        if len(self._tails) > TAILS_KEPT:
+            self._forget([next(iter(self._tails))])
 
     def _forget(self, session_ids: Iterable[str]) -> None:
         for session_id in tuple(session_ids):
-            self._lengths.pop(session_id, None)
+            self._tails.pop(session_id, None)

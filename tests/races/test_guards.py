@@ -19,7 +19,7 @@ from midstream.actors.backoff_machine import AskDispatch, DispatchView
 from midstream.actors.clock import TrioClock
 from midstream.actors.dispatch_gate import DispatchGate
 from midstream.actors.ledger import Ledger
-from midstream.actors.ledger_messages import PresumeDead
+from midstream.actors.ledger_messages import NotRecoverable, PresumeDead, TakeOver
 from midstream.actors.open_actor import open_actor
 from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import RetryScheduler
@@ -46,7 +46,7 @@ from midstream.messages.record import Fence, SessionStatus
 from midstream.messages.stream import AnyStreamMessage, BlockStarted, TextDelta
 from midstream.messages.submit_work import PromptReady
 from midstream.messages.timestamps import format_timestamp
-from midstream.messages.transition import DetachedReady, HeartbeatTouch, OrphanFailed
+from midstream.messages.transition import AttachRunning, DetachedReady, HeartbeatTouch, OrphanFailed
 from midstream.messages.verdict import Verdict, VerdictAction
 from midstream.messages.work import (
     ActorLost,
@@ -462,3 +462,20 @@ async def test_who_beats_in_the_last_moment_is_not_marked_as_dead(
     kept = await load_session(store, "ses-1")
     assert kept is not None
     assert kept.record.status is SessionStatus.RUNNING
+
+
+async def test_a_session_that_lives_is_not_taken_over(autojump_clock: MockClock) -> None:
+    store, clock, others = MemoryStore(), TrioClock(START_MS), Listener()
+    began = AttachRunning(
+        id="ses-1", fence=Fence(owner="host-a", token=1), started_at=STARTED_AT, provider="p"
+    )
+    await apply_transition(store, began)
+    before = await load_session(store, "ses-1")
+    async with (
+        open_actor(others) as other,
+        open_actor(Ledger(store, clock, MemoryQueue(), other, other)) as ledger,
+    ):
+        for session_id, problem in (("ses-1", "not presumed dead"), ("ses-2", "no such session")):
+            with pytest.raises(NotRecoverable, match=problem):
+                await ledger.ask(lambda reply, id=session_id: TakeOver(id, "host-b", reply), 5.0)
+    assert await load_session(store, "ses-1") == before
