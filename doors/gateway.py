@@ -209,6 +209,8 @@ class Gateway:
             stop=conversation.stop,
         )
         record = self._on_begun(begun) if self._on_begun is not None else None
+        if record is not None:
+            conversation.note = record.note
         nursery.start_soon(self._keep_alive, request, exchange)
         try:
             if opened.local_answer is None:
@@ -224,8 +226,8 @@ class Gateway:
                     await self._windows.hear(window, conversation.asked_at_s, lost)
                 await self._response_ids.learn(exchange.aliases)
                 await continuation.settle()
+                conversation.tell()
                 if record is not None:
-                    await record.tell(continuation.events)
                     await record.finish(
                         Finished(
                             begun=begun,

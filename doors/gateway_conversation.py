@@ -5,6 +5,7 @@ what is tried again, `gateway_exchange.py` decides.
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import msgspec
 import trio
@@ -20,6 +21,7 @@ from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Answer, UpstreamFailed
 from midstream.doors.gateway_wire import Json, protocol_failure
 from midstream.messages.conversation import UserItem
+from midstream.messages.events import AnyEvent, RuleTriggered
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.follow_up import follow_up_body
 from midstream.messages.follow_up_outcome import EMPTY_FOLLOW_UP, Action
@@ -62,6 +64,9 @@ class GatewayConversation:
         self._events = SseReader()
         self._assembler = request.wire.assembler()
         self._head: list[tuple[bytes, bytes]] = []
+        self._hits_told = self._events_told = 0
+        self.note: Callable[[Sequence[AnyEvent]], None] = _nobody
+        """Hears at once what happens (`tell`)."""
         self.failure: ProviderFailure | None = None
 
     async def run(self, nursery: trio.Nursery) -> None:
@@ -77,6 +82,7 @@ class GatewayConversation:
             while body is not None:
                 exchange.begin()
                 await self._attempt(nursery, self._raw(body))
+                self.tell()
                 body = await self._next()
         if self._stopped is not None and not self._client.ended:
             failure = ProviderFailure(FailureKind.INVALID_REQUEST, self._stopped)
@@ -88,6 +94,19 @@ class GatewayConversation:
         client is told."""
         self._stopped = reason or "this request was cancelled"
         self._scope.cancel()
+
+    def tell(self) -> None:
+        """Say what rules and continuations have done since the last time."""
+        exchange, events = self._exchange, self._continuation.events
+        hits = zip(
+            exchange.verdict_attempts[self._hits_told :],
+            exchange.verdicts[self._hits_told :],
+            strict=True,
+        )
+        new = [*events[self._events_told :], *(RuleTriggered(*hit) for hit in hits)]
+        self._hits_told, self._events_told = len(exchange.verdicts), len(events)
+        if new:
+            self.note(new)
 
     @property
     def is_stopped(self) -> bool:
@@ -242,6 +261,9 @@ class GatewayConversation:
             else:
                 data = await answer.read()
             await self._write(exchange.end() if data is None else exchange.feed(data))
+            # A cut is told when the connection is closed, which comes first.
+            if len(exchange.verdicts) > self._hits_told and exchange.phase is Phase.STREAMING:
+                self.tell()
 
     async def _take_whole(self, answer: Answer) -> None:
         """The upstream answered with one document."""
@@ -297,6 +319,10 @@ class GatewayConversation:
         changed = (b"content-type", b"content-length", b"cache-control")
         head = [(name, value) for name, value in self._head if name not in changed]
         await self._client.answer_json(200, answer, head)
+
+
+def _nobody(events: Sequence[AnyEvent]) -> None:
+    """Nobody wants to hear."""
 
 
 def _is_stream(answer: Answer) -> bool:

@@ -127,8 +127,8 @@ class Finished:
 class RequestRecord(Protocol):
     """What is kept of one request while it runs, and when it is over."""
 
-    async def tell(self, events: Sequence[AnyEvent]) -> None:
-        """These things have happened in it."""
+    def note(self, events: Sequence[AnyEvent]) -> None:
+        """These things have happened in it. Whoever listens is told beside the request."""
         ...
 
     async def finish(self, finished: Finished) -> None: ...

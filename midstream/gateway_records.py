@@ -1,8 +1,9 @@
 """What a runtime keeps of the requests that go through its gateway.
 
 Each watched request is a session on record from its beginning: it beats, can be cancelled,
-and is found dead when its host is. Its end says what it cost and which rules fired. Nothing
-of that delays the request: its beginning is written beside it, its end when it is answered.
+and is found dead when its host is. What rules and continuations do in it is told when it
+happens; its end says what it cost. Nothing of that delays the request: its beginning is
+written and its events are told beside it, its end is written when it is answered.
 Only when many ends are still to be written do new requests wait (`gateway.py`). A store that
 cannot take a record costs the record, never the client's answer.
 """
@@ -24,7 +25,6 @@ from midstream.messages.errors import MidstreamError
 from midstream.messages.events import (
     AnyEvent,
     LocalAnswer,
-    RuleTriggered,
     SessionEnded,
     SessionStarted,
 )
@@ -74,7 +74,9 @@ class GatewayRecords:
             fence=Fence(owner=self._runtime.owner, token=1),
             metadata=metadata,
         )
-        request = LiveRequest(self._runtime, self._metrics, self._clock, enrolment, begun)
+        request = LiveRequest(
+            self._runtime, self._metrics, self._clock, enrolment, begun, self._nursery
+        )
         self._runtime.enter(request)
         self._nursery.start_soon(request.open)
         return request
@@ -90,6 +92,7 @@ class LiveRequest:
         clock: Clock,
         enrolment: Enrolment,
         begun: Begun,
+        nursery: trio.Nursery,
     ) -> None:
         self.enrolment = enrolment
         self.outcome = Outcome()
@@ -98,6 +101,9 @@ class LiveRequest:
         self._clock = clock
         self._begun = begun
         self._opened = trio.Event()
+        self._nursery = nursery
+        self._untold: list[AnyEvent] = []
+        self._telling = trio.Lock()
 
     async def cancel(self, reason: str | None) -> None:
         """End it; its client is told."""
@@ -113,27 +119,30 @@ class LiveRequest:
         finally:
             self._opened.set()
 
-    async def tell(self, events: Sequence[AnyEvent]) -> None:
-        """These things have happened in it."""
+    def note(self, events: Sequence[AnyEvent]) -> None:
+        """These things have happened in it. They are told beside it, in their order."""
+        self._untold += events
+        self._nursery.start_soon(self._tell)
+
+    async def _tell(self, *more: AnyEvent) -> None:
+        """Tell what was not told yet. One at a time, so that all of it stays in order."""
         await self._opened.wait()
-        await self._runtime.announce(self.enrolment.session_id, tuple(events))
+        async with self._telling:
+            count = len(self._untold)
+            await self._runtime.announce(self.enrolment.session_id, (*self._untold, *more))
+            del self._untold[:count]
 
     async def finish(self, finished: Finished) -> None:
         """It is over."""
         self._metrics.count(finished)
         await self._opened.wait()
         ended = self._ended(finished)
-        exchange = finished.exchange
-        told: list[AnyEvent] = [
-            RuleTriggered(attempt, verdict)
-            for attempt, verdict in zip(exchange.verdict_attempts, exchange.verdicts, strict=True)
-        ]
-        if finished.local_answer is not None:
-            told.append(LocalAnswer(finished.local_answer))
+        answered = finished.local_answer
         try:
             at = format_timestamp(self._clock.now_ms())
             kept = await self._write(ending(self.enrolment, ended, at, _learned(finished)))
-            await self._runtime.announce(self.enrolment.session_id, (*told, ended))
+            said = () if answered is None else (LocalAnswer(answered),)
+            await self._tell(*said, ended)
             self.outcome.settle(ended, kept or record_unless_kept(self.enrolment, ended))
         finally:
             self._runtime.leave(self)

@@ -174,7 +174,7 @@ class Request:
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
     over: trio.Event = field(default_factory=trio.Event)
 
-    async def tell(self, events: Sequence[AnyEvent]) -> None:
+    def note(self, events: Sequence[AnyEvent]) -> None:
         self.events += events
 
     async def finish(self, finished: Finished) -> None:

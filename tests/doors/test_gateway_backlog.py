@@ -24,7 +24,7 @@ class SlowRecord:
         self.finishing = trio.Event()
         self.may_finish = trio.Event()
 
-    async def tell(self, events: Sequence[AnyEvent]) -> None:
+    def note(self, events: Sequence[AnyEvent]) -> None:
         """Nothing is kept."""
 
     async def finish(self, finished: Finished) -> None:

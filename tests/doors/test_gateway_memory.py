@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,16 @@ from midstream.doors.gateway_upstream import Upstream
 from midstream.doors.gateway_wire import Json
 from midstream.doors.http import serve_http
 from midstream.gateway_records import GatewayRecords
-from midstream.messages.events import AnyEvent, ContinuationDecided, SessionEnded, SessionStarted
+from midstream.messages.events import (
+    AnyEvent,
+    ContinuationDecided,
+    RuleTriggered,
+    SessionEnded,
+    SessionStarted,
+)
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.providers.json_fields import list_of
+from midstream.rules.rule import Action
 from midstream.runtime import Runtime, open_runtime
 
 SECRET = rule(r"SECRET-\d+")
@@ -94,6 +102,50 @@ async def events_of(runtime: Runtime, session_id: str) -> list[AnyEvent]:
 
 
 MESSAGES = [{"role": "user", "content": 'Go <**stopMessage:"on",1**>'}]
+
+
+async def told_so_far(runtime: Runtime, session_id: str, kind: type[AnyEvent]) -> list[AnyEvent]:
+    """What is told of a session that runs, up to the first event of this kind."""
+    replay, events = runtime.replay(session_id), list[AnyEvent]()
+    with trio.fail_after(10):
+        while not any(isinstance(event, kind) for event in events):
+            events += [each.event for each in await replay.take()]
+    return events
+
+
+@pytest.mark.parametrize("cuts", [True, False], ids=["it cuts", "it only watches"])
+async def test_a_hit_is_told_when_it_happens_once_and_before_the_end(
+    tmp_path: Path, cuts: bool
+) -> None:
+    action = Action.REMIND if cuts else Action.OBSERVE
+    pieces = chat_stream("It is SECRET-12, they say, and so on.")
+    replies = Reply(pieces[:-4], hold=True), Reply(chat_stream("Well")[:3], hold=True)
+    rules = gateway_rules(rule(r"SECRET-\d+", action=action))
+    async with kept_world(tmp_path, *replies, rules=rules) as (url, _, runtime):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(ask, url, stream=True, messages=[]))
+            [record] = await records_of(runtime, 1, are_over=False)
+            live = await told_so_far(runtime, record.id, RuleTriggered)
+            assert isinstance(live[0], SessionStarted)
+            assert not any(isinstance(event, SessionEnded) for event in live)
+            await runtime.cancel(record.id, "enough")
+        events = await events_of(runtime, record.id)
+    [hit] = [event for event in events if isinstance(event, RuleTriggered)]
+    assert (hit.attempt, hit.verdict.rule) == (1, "no-secret")
+    assert isinstance(events[-1], SessionEnded)
+
+
+async def test_a_continuation_is_told_when_it_is_decided(tmp_path: Path) -> None:
+    replies = Reply(chat_stream("One.")), Reply(chat_stream("Two.")[:3], hold=True)
+    async with kept_world(tmp_path, *replies) as (url, _, runtime):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(ask, url, stream=True, messages=MESSAGES))
+            [record] = await records_of(runtime, 1, are_over=False)
+            await told_so_far(runtime, record.id, ContinuationDecided)
+            await runtime.cancel(record.id, "enough")
+        events = await events_of(runtime, record.id)
+    assert sum(isinstance(event, ContinuationDecided) for event in events) == 1
+    assert isinstance(events[-1], SessionEnded)
 
 
 async def test_a_request_is_on_record_while_it_runs_and_can_be_cancelled(tmp_path: Path) -> None:
