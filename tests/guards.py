@@ -43,7 +43,7 @@ LIMITS = (
     "tests/doors/test_websocket.py::test_a_message_that_is_too_big_is_closed",
     "tests/doors/test_websocket.py::test_who_has_not_said_hello_may_not_say_much",
 )
-KEYS = ("tests/doors/test_gateway_backlog.py", "tests/doors/test_gateway_failures.py")
+KEYS = ("tests/doors/test_gateway_keys.py",)
 CHILD = ("tests/providers/test_child_process.py",)
 SCOPE = ("tests/actors/test_scoped_fs.py",)
 MATCHING = ("tests/rules/test_cut_independence.py", "tests/rules/test_automaton.py")
@@ -1102,20 +1102,20 @@ MUTANTS = (
         CHILD,
     ),
     Mutant(
+        "a number that is somebody else's by now is signalled",
+        13,
+        "providers/process_group.py",
+        "    if not _is_the_same(handle):\n        await",
+        "    if False:\n        await",
+        ("tests/providers/test_process_group.py",),
+    ),
+    Mutant(
         "nobody ends what is left when we die",
         13,
         "providers/watchdog.py",
         'kill -KILL "${process%/environ}" 2>/dev/null',
         "true",
         CHILD,
-    ),
-    Mutant(
-        "a child outlives its supervisor that is cancelled",
-        13,
-        "supervisors/supervision.py",
-        "        with trio.CancelScope(shield=True):\n            await self._for_each_child(cut)",
-        "        await self._for_each_child(cut)",
-        ("tests/supervisors/test_supervisor.py", "tests/supervisors/test_races.py"),
     ),
     # what no invariant speaks of: doors, files, keys, supervisors
     Mutant(
@@ -1125,6 +1125,14 @@ MUTANTS = (
         "        return hmac.compare_digest(given, self.token.encode())",
         "        return True",
         WEBSOCKET,
+    ),
+    Mutant(
+        "whoever says hello is welcome",
+        None,
+        "doors/websocket_connection.py",
+        "        if not self._access.admits(frame.token):",
+        "        if False:",
+        ("tests/doors/test_websocket_connection.py",),
     ),
     Mutant(
         "pages of any origin open the websocket",
@@ -1218,9 +1226,27 @@ MUTANTS = (
         "the gateway lets out what it holds when the stream breaks",
         None,
         "doors/gateway_exchange.py",
-        "        self._attempt.drop_held()\n        if self._last_ending is not None:\n            self.lost = failure",
-        "        out: list[bytes] = []\n        self._release_all(out)\n        if self._last_ending is not None:\n            self.lost = failure",
-        EXCHANGE,
+        """        self._attempt.drop_held()
+        if self._last_ending is not None:
+            self.lost = failure
+            self.phase = Phase.LOST
+            return b""
+        self._count()
+        return self._say_failed(failure)
+""",
+        """        out: list[bytes] = []
+        self._release_all(out)
+        if self._last_ending is not None:
+            self.lost = failure
+            self.phase = Phase.LOST
+            return b"".join(out)
+        self._count()
+        return b"".join(out) + self._say_failed(failure)
+""",
+        (
+            "tests/doors/test_gateway_bounds.py",
+            *EXCHANGE,
+        ),
     ),
     Mutant(
         "a key stays in the headers that are shown",
@@ -1255,7 +1281,7 @@ MUTANTS = (
         SCOPE,
     ),
     Mutant(
-        "a link leads out of the scope",
+        "a file on the way to the scope counts as inside",
         None,
         "actors/path_walk.py",
         "        if not self._may_read(here):\n            raise self._out_of_scope()\n        if self.pending:",
@@ -1293,6 +1319,14 @@ MUTANTS = (
         "            if child is None or child.incarnation != incarnation:",
         "            if child is None:",
         ("tests/supervisors/test_restart.py",),
+    ),
+    Mutant(
+        "a cancelled supervisor leaves its children to the cancellation",
+        None,
+        "supervisors/running_child.py",
+        "        self._scope = trio.CancelScope(shield=True)",
+        "        self._scope = trio.CancelScope()",
+        ("tests/supervisors/test_supervisor.py",),
     ),
     Mutant(
         "children are stopped in the order of their start",

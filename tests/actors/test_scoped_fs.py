@@ -223,6 +223,16 @@ def test_nothing_is_said_of_what_lies_outside(world: Path, fs: ScopedFs):
     assert not any(fs.exists(reference) for reference in references)
 
 
+def test_nothing_is_said_of_a_file_that_stands_on_the_way_to_the_scope(world: Path):
+    """A directory there may be passed; a file is no way, and not what may be read."""
+    secret = world / "outside" / "secret"
+    fs = ScopedFs(allow_below([f"{secret}/project"]), str(world))
+    references = [str(secret), f"{secret}/", f"{secret}/x", f"{world}/outside/missing"]
+    answers = {(failure(fs, one).reason, failure(fs, one).detail) for one in references}
+    assert answers == {(RefReason.OUT_OF_SCOPE, "outside of what may be read")}
+    assert not any(fs.exists(reference) for reference in references)
+
+
 def test_denied_parts_of_the_scope_are_out_of_scope(world: Path):
     project = str(world / "project")
     deny = (ScopeRule(f"{project}/src"),)
