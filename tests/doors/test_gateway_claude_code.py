@@ -1,12 +1,9 @@
-"""Claude Code through the gateway: the real program, where it is installed.
+"""Claude Code through the gateway: the real program (`claude_program.py` says which).
 
-A `claude` on the path, or the one that MIDSTREAM_CLAUDE names
-(`npm install --prefix DIR @anthropic-ai/claude-code`, then DIR/node_modules/.bin/claude).
 It talks to a scripted upstream on loopback only, from a home of its own.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import AsyncGenerator
@@ -17,15 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from claude_program import NoClaude, claude_program
 from gateway_streams import Call, anthropic_stream
 from gateway_world import Reply, World, gateway_rules, gateway_world, rule
 
 from midstream.messages.record import SessionStatus
-
-CLAUDE = os.environ.get("MIDSTREAM_CLAUDE") or shutil.which("claude")
-pytestmark = pytest.mark.skipif(
-    CLAUDE is None, reason="there is no claude on the path, and MIDSTREAM_CLAUDE names none"
-)
 
 PATIENCE_S = 120.0
 """It takes seconds to start, and more on a machine that is busy."""
@@ -34,11 +27,18 @@ BAD_CALL: Call = ("toolu_bad", "Bash", '{"command":"echo SECRET-1 >bad","descrip
 GOOD_CALL: Call = ("toolu_good", "Bash", '{"command":"echo fine >good","description":"Write"}')
 
 
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    try:
+        claude_program()
+    except NoClaude as error:
+        pytest.skip(str(error))
+
+
 @asynccontextmanager
 async def claude(url: str, home: Path, prompt: str = "Say it") -> AsyncGenerator[trio.Process]:
     """The program with a prompt, in print mode."""
-    assert CLAUDE is not None
-    command = [CLAUDE, "-p", prompt, "--output-format", "stream-json", "--verbose"]
+    command = [claude_program(), "-p", prompt, "--output-format", "stream-json", "--verbose"]
     environment = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
