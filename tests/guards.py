@@ -1004,6 +1004,14 @@ MUTANTS = (
         ("tests/rules/test_passage_cap.py",),
     ),
     Mutant(
+        "the text beyond the cap of a passage is kept",
+        11,
+        "rules/passage_watch.py",
+        "        if len(self._parts) > _LOCATE_WINDOW_CHARS:",
+        "        if False:",
+        ("tests/rules/test_passage_cap.py",),
+    ),
+    Mutant(
         "the gateway holds back without a bound",
         11,
         "doors/gateway_exchange.py",
