@@ -60,6 +60,7 @@ from midstream.messages.work import (
     RunTools,
     StartAttempt,
     StartTimers,
+    TimersLost,
     ToolsLost,
     WatchAttempt,
     WorkKnown,
@@ -120,6 +121,7 @@ class Session(Actor[SessionMessage]):
         near = self._neighbours
         self.watch(near.monitor)
         self.watch(near.matcher)
+        self.watch(near.scheduler)
         self.watch(near.tools)
         settings = self._settings
         conversation: Conversation = await near.ledger.ask(
@@ -172,11 +174,13 @@ class Session(Actor[SessionMessage]):
         finally:
             self._settle(ended)
 
-    def _lost(self, down: Down) -> ActorLost | ToolsLost:
+    def _lost(self, down: Down) -> ActorLost | TimersLost | ToolsLost:
         crashed = isinstance(down.reason, Crashed)
         reason = down.reason.error if isinstance(down.reason, Crashed) else "stopped"
         if down.who == self._neighbours.tools.who:
             return ToolsLost(f"{down.who}: {reason}")
+        if down.who == self._neighbours.scheduler.who and crashed:
+            return TimersLost(f"{down.who}: {reason}")
         held_stream = down.who == self._neighbours.monitor.who
         return ActorLost(f"{down.who}: {reason}", held_stream, crashed)
 

@@ -38,6 +38,7 @@ from midstream.actors.turn_abort import (
     on_follow_up_overdue,
     on_lost,
     on_settle_overdue,
+    on_timers_lost,
     when_settled,
 )
 from midstream.actors.turn_attempt import start_attempt
@@ -103,6 +104,7 @@ from midstream.messages.work import (
     RecordFailed,
     RetryDue,
     SettleOverdue,
+    TimersLost,
     ToolSettled,
     ToolsLost,
     WatchedBatch,
@@ -129,6 +131,7 @@ Message = (
     | ToolSettled
     | ToolsLost
     | ActorLost
+    | TimersLost
     | ConditionSuspended
     | PassageOverflowed
 )
@@ -174,10 +177,14 @@ class Turn:
         """Go on where a session was lost that had accepted its prompt. Its recoveries draw
         on what midstream may start by itself for the prompt (architecture.md invariant 7)."""
         turn = self._state
-        turn.spending.restarts = recoveries
+        turn.spending.restarts = recoveries - 1
         turn.context = settle_history(turn.context, turn.settings.format)
         turn.continuing, turn.output = resumed(turn.continuing, turn.context, turn.now)
-        return [Publish((started(turn),)), *start_attempt(turn)]
+        begun = Publish((started(turn),))
+        if turn.draw_on_budget() is not None:
+            reason = f"taken over {recoveries} times, and nothing more may start by itself"
+            return [begun, *finish(turn, Conclusion(SessionStatus.CAPPED, reason), ())]
+        return [begun, *start_attempt(turn)]
 
     def receive(self, message: Message, now: float) -> list[Effect]:
         """What to do about `message`, which came at `now`. Stale messages have no effect."""
@@ -225,6 +232,8 @@ class Turn:
                 return on_detached(turn)
             case ActorLost(), _:
                 return on_lost(turn, message)
+            case TimersLost(), _:
+                return on_timers_lost(turn, message)
             case ConditionSuspended(_, rule, condition, reason), _:
                 return [Publish((RuleSuspended(rule, condition, reason),))]
             case PassageOverflowed(attempt, source, limit_chars), Streaming():

@@ -42,7 +42,7 @@ from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.record import SessionStatus
 from midstream.messages.settle import Ending
 from midstream.messages.verdict import Verdict, VerdictAction
-from midstream.messages.work import ActorLost, WatchedBatch
+from midstream.messages.work import ActorLost, TimersLost, WatchedBatch
 
 
 def on_batch(turn: TurnState, batch: WatchedBatch) -> list[Effect]:
@@ -152,9 +152,12 @@ def on_follow_up_overdue(turn: TurnState, attempt: int) -> list[Effect]:
 
 
 def on_lost(turn: TurnState, lost: ActorLost) -> list[Effect]:
-    """A crash costs the attempt, never the watch: unwatched output is not delivered."""
+    """A crash costs the attempt, never the watch: unwatched output is not delivered. So does the
+    restart that follows from a crash, which may end a stream that began after it."""
+    is_restart = turn.is_restarting and lost.stream_closed
+    turn.is_restarting = (turn.is_restarting or lost.crashed) and not lost.stream_closed
     match turn.phase:
-        case Streaming(attempt) if lost.crashed:
+        case Streaming(attempt) if lost.crashed or is_restart:
             settling = Settling(attempt, frozenset(Wait), Retry(()))
             turn.phase = settling
             turn.attempt.is_void = True
@@ -170,6 +173,16 @@ def on_lost(turn: TurnState, lost: ActorLost) -> list[Effect]:
             return when_settled(turn, settling, Wait.SETTLED)
         case _:
             return []
+
+
+def on_timers_lost(turn: TurnState, lost: TimersLost) -> list[Effect]:
+    """Who reads and watches is restarted with the timers, so a stream is lost; what waits for a
+    timer gets it again."""
+    effects: list[Effect] = []
+    if isinstance(turn.phase, Settling):
+        retry_after_s = turn.settings.retry_delay_s if Wait.DELAY in turn.phase.waits else None
+        effects.append(_timers(turn, turn.phase.attempt, retry_after_s))
+    return effects + on_lost(turn, ActorLost(lost.reason, stream_closed=False, crashed=True))
 
 
 def on_settle_overdue(turn: TurnState) -> list[Effect]:

@@ -54,6 +54,9 @@ class TurnState:
     continuing: Continuing
     attempt: Attempt
     phase: Phase = field(default_factory=Submitting)
+    is_restarting: bool = False
+    """Somebody has crashed with whom the reader of streams is restarted, and it has not stopped
+    yet: whatever it reads until then is lost."""
     step: int = 0
     """Number of the newest write of this session."""
     usage: Usage | None = None

@@ -214,6 +214,13 @@ class ToolSettled(Work, frozen=True):
     outcome: ToolOutcome
 
 
+class TimersLost(Work, frozen=True):
+    """The RetryScheduler crashed, and its timers with it. Whoever reads and watches the stream is
+    restarted with it."""
+
+    reason: str
+
+
 class ToolsLost(Work, frozen=True):
     """The ToolRunner crashed or was stopped: what it had not reported on will not come."""
 

@@ -42,6 +42,7 @@ from midstream.messages.work import (
     RecordFailed,
     RetryDue,
     SettleOverdue,
+    TimersLost,
     WatchedBatch,
     WatchedEnd,
 )
@@ -297,6 +298,41 @@ def test_a_crash_loses_the_attempt_and_repeats_it_without_a_reminder() -> None:
     course.receive(RetryDue(1), ActorLost("monitor: stopped", stream_closed=True))
     assert [start.attempt for start in course.starts] == [1, 2]
     assert not reminders(course)
+
+
+def test_timers_that_are_lost_are_set_again_for_what_is_still_awaited() -> None:
+    course = cut()
+    course.receive(TimersLost("scheduler: boom"))
+    first, again = (effect for effect in course.effects if isinstance(effect, SetTimers))
+    assert again == first
+    course.receive(RetryDue(1), TimersLost("scheduler: boom"))
+    last = course.effects[-1]
+    assert last == SetTimers(1, first.deadline_s, None)
+
+
+def test_a_stream_is_lost_with_the_timers_that_its_reader_is_restarted_with() -> None:
+    course = streaming()
+    course.receive(said(1, "half"), TimersLost("scheduler: boom"))
+    assert Abort(1) in course.effects
+    course.receive(ActorLost("monitor: stopped", stream_closed=True), RetryDue(1))
+    assert [start.attempt for start in course.starts] == [1, 2]
+
+
+def test_a_stream_that_begins_between_a_crash_and_the_restart_is_lost_with_its_reader() -> None:
+    course = cut()
+    course.receive(WatchedEnd(1), ActorLost("matcher: boom", stream_closed=False), RetryDue(1))
+    course.record()
+    assert [start.attempt for start in course.starts] == [1, 2]
+    stopped = ActorLost("monitor: stopped", stream_closed=True, crashed=False)
+    course.receive(stopped, RetryDue(2))
+    assert [start.attempt for start in course.starts] == [1, 2, 3]
+
+
+def test_a_reader_that_is_stopped_for_good_retracts_nothing() -> None:
+    course = streaming()
+    stopped = ActorLost("monitor: stopped", stream_closed=True, crashed=False)
+    course.receive(said(1, "half"), stopped)
+    assert not any(isinstance(event, Retracted) for event in course.events)
 
 
 # --- ends

@@ -767,6 +767,22 @@ def test_a_follow_up_goes_on_where_its_host_was_lost_without_a_second_count() ->
     assert record.recording.stop_message.used == 3
 
 
+@pytest.mark.parametrize(("recoveries", "goes_on"), [(1, True), (2, True), (3, False)])
+def test_a_recovery_draws_on_the_budget_like_all_that_starts_by_itself(
+    recoveries: int, goes_on: bool
+) -> None:
+    settings = msgspec.structs.replace(SETTINGS, budget=PromptBudget(max_restarts=2))
+    turn = Turn(settings, (UserItem("hello"),), {}, 1, 0.0, START_MS)
+    *_, last = turn.resume(recoveries)
+    if goes_on:
+        assert isinstance(last, Start)
+        return
+    assert isinstance(last, Record)
+    assert isinstance(last.recording, FinishSession)
+    assert last.recording.ended.status is SessionStatus.CAPPED
+    assert last.recording.ended.reason == "taken over 3 times, and nothing more may start by itself"
+
+
 def test_a_prompt_that_was_lost_is_no_follow_up() -> None:
     context = (UserItem("hello"),)
     assert resumed(Continuing(ARMED), context, 7.0) == (Continuing(ARMED), "")
