@@ -65,12 +65,26 @@ class SlowClose:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """The provider's own code fails: `error` is raised where a batch would come."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The stream ends here without a word, as no provider should."""
+
+
 Step = (
     AnyStreamMessage
     | Sequence[AnyStreamMessage]
     | ProviderFailure
     | Pause
     | Hang
+    | Leave
+    | Raise
     | SlowStart
     | SlowClose
 )
@@ -159,6 +173,10 @@ class _Performance:
             await trio.sleep(step.seconds)
         elif isinstance(step, Hang):
             await trio.sleep_forever()
+        elif isinstance(step, Raise):
+            raise step.error
+        elif isinstance(step, Leave):
+            self._over = True
         elif isinstance(step, ProviderFailure):
             return [StreamFailed(step)]
         elif isinstance(step, StreamMessage):

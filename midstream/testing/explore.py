@@ -113,7 +113,7 @@ def run_once(scenario: Scenario, choices: Choices, faults: Faults) -> Run:
         await scenario(race)
 
     error: BaseException | None = None
-    with faulty_kernel(choices, trace, faults), _no_log():
+    with faulty_kernel(choices, trace, faults, race), _no_log():
         try:
             run_seeded(main, choices, race.after_step)
         except (Exception, BaseExceptionGroup) as caught:  # noqa: BLE001 - it is the result

@@ -9,7 +9,7 @@ commits and then fails; `JumpingClock` is a wall clock that jumps. Faulty stream
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 import trio
@@ -26,7 +26,7 @@ from midstream.messages.stream import (
     ToolArgumentsDelta,
     ToolCallFinished,
 )
-from midstream.providers.scripted import Hang, Pause, SlowClose, SlowStart, Step
+from midstream.providers.scripted import Hang, Leave, Pause, Raise, SlowClose, SlowStart, Step
 from midstream.stores.memory import MemoryStore
 from midstream.stores.store import (
     MAX_LIMIT,
@@ -34,6 +34,7 @@ from midstream.stores.store import (
     Log,
     Operation,
     Page,
+    Put,
     Query,
     Receipt,
     Stored,
@@ -48,6 +49,19 @@ STORE = "store"
 PROVIDER = "provider"
 WALL = "wall clock"
 MAILBOX = "mailbox"
+LAGGARD = "laggard"
+
+LAGGARDS = (
+    "session",
+    "rule_matcher",
+    "stream_monitor",
+    "retry_scheduler",
+    "tool_runner",
+    "ledger",
+    "announcer",
+)
+"""Actors one or two of which may be slower than all others throughout a run: what overtakes what
+is then another than in most runs, again and again."""
 
 
 ROUTINE = frozenset({"Refresh", "DrainQueue", "KeepState", "WriteLogs", "RecordEvents"})
@@ -72,13 +86,28 @@ class Faults:
     small_mailboxes: bool = True
 
 
+class Witness(Protocol):
+    """Who sees all messages. It must not raise."""
+
+    def on_put(self, message: object) -> None:
+        """Somebody puts this into a mailbox."""
+        ...
+
+    def on_taken(self, who: str, message: object) -> None:
+        """The actor at the path `who` takes this out of its mailbox."""
+        ...
+
+
 class _Kernel:
     """Stands before and behind the handling of each message."""
 
-    def __init__(self, choices: Choices, trace: Trace, faults: Faults) -> None:
+    def __init__(self, choices: Choices, trace: Trace, faults: Faults, witness: "Witness") -> None:
         self._choices = choices
         self._trace = trace
         self._faults = faults
+        self._witness = witness
+        laggards = ("", "", "", *LAGGARDS) if faults.slow_actors else ("",)
+        self._laggards = [choices.one_of(LAGGARD, laggards) for _ in range(2)]
         self._handled: dict[str, int] = {}
         self._crashes = dict(self._plan()) if faults.crashing else {}
 
@@ -97,9 +126,11 @@ class _Kernel:
         target = cast(Any, actor)
         started = actor.started
 
+        name = who.rsplit("/", 1)[-1]
+
         async def late_started() -> None:
             await started()
-            await self.pause()
+            await self.pause(name)
 
         target.started = late_started
         if type(actor).handle_batch is not Actor[Any].handle_batch:
@@ -125,6 +156,7 @@ class _Kernel:
         for message in messages:
             if type(message).__name__ not in ROUTINE:
                 self._trace.note(trio.current_time(), who, message)
+            self._witness.on_taken(who, message)
             number = self._handled[name] = self._handled.get(name, 0) + 1
             if (late := self._crashes.pop((name, number), None)) is not None:
                 due.add(late)
@@ -133,15 +165,18 @@ class _Kernel:
         await handle()
         if True in due:
             self._crash(who, "when it had handled that")
-        await self.pause()
+        await self.pause(name)
 
     def _crash(self, who: str, when: str) -> None:
         self._trace.note(trio.current_time(), who, f"!! crashes, {when}")
         raise InjectedCrash(f"injected, {when}")
 
-    async def pause(self) -> None:
-        """Let others go first, sometimes for long."""
+    async def pause(self, name: str) -> None:
+        """Let others go first, sometimes for long; the laggards of the run most of the time."""
         choices = self._choices
+        if name in self._laggards:
+            await trio.sleep(choices.one_of(LAGGARD, (0.0, 0.0, 0.01, 0.06, 0.15)))
+            return
         for _ in range(choices.one_of(YIELD, (0, 0, 0, 0, 0, 1, 1, 3))):
             await trio.lowlevel.checkpoint()
         if self._faults.slow_actors and choices.once_in(SLOW, 60):
@@ -149,13 +184,17 @@ class _Kernel:
 
 
 @contextmanager
-def faulty_kernel(choices: Choices, trace: Trace, faults: Faults) -> Generator[None]:
-    """While this lasts, actors and mailboxes of this process do what `choices` say.
+def faulty_kernel(
+    choices: Choices, trace: Trace, faults: Faults, witness: Witness
+) -> Generator[None]:
+    """While this lasts, actors and mailboxes of this process do what `choices` say, and the
+    `witness` sees each message go into a mailbox and out of it.
 
     The kernel has no hooks for this, so its methods are replaced, here and nowhere else.
     """
-    kernel = _Kernel(choices, trace, faults)
-    run, put, make = cast(Any, ActorRun).run, cast(Any, Mailbox).put, cast(Any, Mailbox).__init__
+    kernel = _Kernel(choices, trace, faults, witness)
+    run, box = cast(Any, ActorRun).run, cast(Any, Mailbox)
+    put, put_nowait, make = box.put, box.put_nowait, box.__init__
 
     async def watched_run(self: Any, on_started: Callable[[], None]) -> Any:
         kernel.wrap(self._actor, self.cell.who)
@@ -164,7 +203,12 @@ def faulty_kernel(choices: Choices, trace: Trace, faults: Faults) -> Generator[N
     async def yielding_put(self: Any, item: Any) -> None:
         for _ in range(choices.one_of(YIELD, (0, 0, 0, 0, 1, 2))):
             await trio.lowlevel.checkpoint()
+        witness.on_put(item)
         await put(self, item)
+
+    def witnessed_put_nowait(self: Any, item: Any) -> None:
+        put_nowait(self, item)
+        witness.on_put(item)
 
     def small_mailbox(self: Any, capacity: int) -> None:
         if faults.small_mailboxes:
@@ -174,6 +218,7 @@ def faulty_kernel(choices: Choices, trace: Trace, faults: Faults) -> Generator[N
     replaced: Mapping[tuple[Any, str], Any] = {
         (ActorRun, "run"): (run, watched_run),
         (Mailbox, "put"): (put, yielding_put),
+        (Mailbox, "put_nowait"): (put_nowait, witnessed_put_nowait),
         (Mailbox, "__init__"): (make, small_mailbox),
     }
     for (owner, name), (_, new) in replaced.items():
@@ -185,8 +230,12 @@ def faulty_kernel(choices: Choices, trace: Trace, faults: Faults) -> Generator[N
             setattr(owner, name, old)
 
 
+STEPS = frozenset({Book.SESSIONS, Book.CONVERSATIONS})
+"""Books that are written with the steps of sessions, where a failure has to be made good."""
+
+
 class FaultyStore(MemoryStore):
-    """A store that is sometimes slow, down, or commits and then says that it failed.
+    """A store that is sometimes slow, away, or commits and then says that it failed.
 
     It begins to be faulty when `choices` are given, so that a test can look at it in peace.
     `watch` is called with each commit that was made.
@@ -197,6 +246,7 @@ class FaultyStore(MemoryStore):
         self.choices: Choices | None = None
         self.trace: Trace | None = None
         self.watch: Callable[[Sequence[Operation]], None] | None = None
+        self._away_until = 0.0
 
     def reopen(self) -> "FaultyStore":
         return FaultyStore(self._contents)
@@ -204,7 +254,8 @@ class FaultyStore(MemoryStore):
     async def commit(
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
-        fails_late = await self._trouble(can_fail_late=True)
+        matters = any(isinstance(each, Put) and each.book in STEPS for each in operations)
+        fails_late = await self._trouble(can_fail_late=True, matters=matters)
         receipt = await super().commit(operations, key=key, durable=durable)
         if self.watch is not None and not receipt.replayed:
             self.watch(operations)
@@ -226,22 +277,30 @@ class FaultyStore(MemoryStore):
         await self._trouble(can_fail_late=False)
         return await super().read(log, key, start, limit)
 
-    async def _trouble(self, *, can_fail_late: bool) -> bool:
+    async def _trouble(self, *, can_fail_late: bool, matters: bool = False) -> bool:
         choices = self.choices
         if choices is None:
             return False
-        kind = choices.pick(STORE, 48)
-        if kind < 36:
-            return False
-        if kind < 44:
-            await trio.sleep(choices.one_of(STORE, (0.0, 0.001, 0.05, 0.5, 4.0)))
-            return False
-        if kind < 46 or not can_fail_late:
-            self._note("!! the store fails")
+        if trio.current_time() < self._away_until:
             await trio.lowlevel.checkpoint()
-            raise StoreError("injected: the store is down")
-        self._note("!! the store commits, and fails")
-        return True
+            raise StoreError("injected: the store is away")
+        kind = choices.pick(STORE, 16 if matters else 64)
+        if kind < 11:
+            return False
+        if kind < 12 or kind >= 16:
+            if choices.once_in(STORE, 2):
+                await trio.sleep(choices.one_of(STORE, (0.0, 0.001, 0.05, 0.5, 4.0)))
+            return False
+        if kind == 15 and can_fail_late:
+            self._note("!! the store commits, and fails")
+            return True
+        if kind == 14:
+            away_s = choices.one_of(STORE, (0.5, 3.0, 20.0))
+            self._away_until = trio.current_time() + away_s
+            self._note(f"!! the store is away for {away_s} s")
+        self._note("!! the store fails")
+        await trio.lowlevel.checkpoint()
+        raise StoreError("injected: the store is down")
 
     def _note(self, what: str) -> None:
         if self.trace is not None:
@@ -284,7 +343,7 @@ def faulty_script(choices: Choices, steps: Sequence[Step], most_s: float = 0.1) 
         script.append(step)
         if choices.once_in(PROVIDER, 4):
             script.append(Pause(choices.seconds(PROVIDER, most_s)))
-    fault = choices.pick(PROVIDER, 14)
+    fault = choices.pick(PROVIDER, 16)
     at = 1 + choices.pick(PROVIDER, max(1, len(script)))
     match fault:
         case 9:
@@ -297,6 +356,10 @@ def faulty_script(choices: Choices, steps: Sequence[Step], most_s: float = 0.1) 
             script.extend(SENT_AFTER_THE_END)
         case 13:
             del script[at:]
+        case 14:
+            script[at:] = [Leave()]
+        case 15:
+            script[at:] = [Raise(InjectedCrash("injected: the provider's own code fails"))]
         case _:
             pass
     if choices.once_in(PROVIDER, 4):

@@ -4,14 +4,16 @@ Each is a pure function of what the outside could see (events, requests, the sto
 host can use them on its own runs. They raise `InvariantBroken`, which names the invariant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from random import Random  # noqa: TID251 - the type; the instance is the caller's
 
 from midstream.messages.conversation import AnyItem, ModelRequest, ReminderItem, UserItem
 from midstream.messages.events import (
+    AttemptLost,
     AttemptStarted,
     ContinuationDecided,
+    ReminderInjected,
     Retracted,
     RuleTriggered,
     SessionEnded,
@@ -20,6 +22,7 @@ from midstream.messages.events import (
     Thinking,
     ToolUse,
 )
+from midstream.messages.record import SessionStatus
 from midstream.messages.verdict import VerdictAction
 from midstream.rules.finding import Match
 from midstream.rules.passage import PassageKey
@@ -48,15 +51,21 @@ def check_session(
     continued_at_detach: int | None,
     format: str,
     has_gaps: bool = False,
+    was_stopped: bool = False,
 ) -> None:
     """Invariants 1 to 7 as far as one session's events and the requests can tell. With gaps in
     the events, only what does not depend on those that are missing."""
     check_sequence(events)
     if not has_gaps:
         check_attempts(events)
+        check_reminders(events)
         check_continuations(events, requests, continued_at_detach)
     check_nothing_after_the_abort(events)
     check_one_outcome(events, ended)
+    if ended is not None:
+        check_whole_answer(ended)
+    if ended is not None and continued_at_detach is not None and not was_stopped:
+        check_leaving_is_not_stopping(ended)
     check_stop_is_an_epoch(events, requests, requests_at_stop)
     for request in requests:
         check_context(request, format)
@@ -74,6 +83,98 @@ def check_attempts(events: Sequence[SessionEvent]) -> None:
     attempts = [e.event.attempt for e in events if isinstance(e.event, AttemptStarted)]
     if attempts != list(range(1, len(attempts) + 1)):
         raise InvariantBroken(1, f"attempts began in the order {attempts}")
+    retracted = [e.event.attempt for e in events if isinstance(e.event, Retracted)]
+    if len(set(retracted)) < len(retracted):
+        raise InvariantBroken(2, f"attempts were retracted more than once: {retracted}")
+    _check_cut_is_retracted(events, frozenset(retracted))
+
+
+def _check_cut_is_retracted(events: Sequence[SessionEvent], retracted: frozenset[int]) -> None:
+    """Before anything follows an attempt that was cut, the attempt was taken back."""
+    cut: set[int] = set()
+    for event in (event.event for event in events):
+        match event:
+            case AttemptLost(attempt):
+                cut.add(attempt)
+            case RuleTriggered(attempt, verdict) if verdict.action is VerdictAction.INTERRUPT:
+                cut.add(attempt)
+            case AttemptStarted() | SessionEnded():
+                if shown := cut - retracted:
+                    raise InvariantBroken(2, f"{event} follows attempts {shown}, which still show")
+            case _:
+                pass
+
+
+def check_reminders(events: Sequence[SessionEvent]) -> None:
+    """Invariant 5: before the next attempt the model is reminded of what the last one has been
+    found to break, and of nothing else."""
+    due: set[str] = set()
+    for event in (event.event for event in events):
+        match event:
+            case AttemptStarted(attempt):
+                if due:
+                    raise InvariantBroken(5, f"attempt {attempt} begins without a word of {due}")
+            case RuleTriggered(_, verdict) if verdict.action in _REMINDING:
+                due.add(verdict.rule)
+            case Retracted(attempt):
+                due &= _cut_for(events, attempt)
+            case ReminderInjected(rules):
+                if early := set(rules) - due - _exhausted(events):
+                    raise InvariantBroken(5, f"{early} is reminded of, and was not broken")
+                due -= set(rules)
+            case _:
+                pass
+
+
+_REMINDING = frozenset(
+    {VerdictAction.INTERRUPT, VerdictAction.RIDE_ALONG, VerdictAction.DEFER, VerdictAction.FOLD}
+)
+
+
+def _cut_for(events: Sequence[SessionEvent], attempt: int) -> set[str]:
+    """The rules that an attempt was cut for. What it was to be reminded of besides goes with it."""
+    actions = (VerdictAction.INTERRUPT, VerdictAction.RIDE_ALONG)
+    verdicts = (
+        event.event.verdict
+        for event in events
+        if isinstance(event.event, RuleTriggered) and event.event.attempt == attempt
+    )
+    return {verdict.rule for verdict in verdicts if verdict.action in actions}
+
+
+def _exhausted(events: Sequence[SessionEvent]) -> set[str]:
+    """Rules whose calls are refused from some time on, with a word to the model each."""
+    verdicts = (e.event.verdict for e in events if isinstance(e.event, RuleTriggered))
+    return {verdict.rule for verdict in verdicts if verdict.action is VerdictAction.EXHAUSTED}
+
+
+def check_shown_is_watched(events: Sequence[SessionEvent], rules: Iterable[Rule]) -> None:
+    """Invariant 2, of a session that is over: prose that breaks a rule was seen to break it, and
+    was not shown if the stream was cut for it. It looks for conditions that are plain words, in
+    single deltas."""
+    triggered = {
+        (event.event.attempt, event.event.verdict.rule, event.event.verdict.action)
+        for event in events
+        if isinstance(event.event, RuleTriggered)
+    }
+    seen = {(attempt, rule) for attempt, rule, _ in triggered}
+    retracted = {event.event.attempt for event in events if isinstance(event.event, Retracted)}
+    words = [
+        (rule.name, condition)
+        for rule in rules
+        if any(token.source is Source.TEXT for token in rule.scope)
+        for condition in rule.conditions
+        if condition.isalnum()
+    ]
+    shown = [event.event for event in events if isinstance(event.event, Text)]
+    for text in shown:
+        for rule, word in words:
+            if word not in text.text:
+                continue
+            if (text.attempt, rule) not in seen and text.attempt not in retracted:
+                raise InvariantBroken(2, f"{text} was shown, and nobody watched for {rule}")
+            if (text.attempt, rule, VerdictAction.INTERRUPT) in triggered:
+                raise InvariantBroken(2, f"{text} was shown, and was cut for {rule}")
 
 
 def check_nothing_after_the_abort(events: Sequence[SessionEvent]) -> None:
@@ -102,6 +203,19 @@ def check_one_outcome(events: Sequence[SessionEvent], ended: SessionEnded | None
         raise InvariantBroken(4, f"{events[-1].event} came after the terminal event")
     if ends and ends[0] != ended:
         raise InvariantBroken(4, f"announced {ends[0]}, but the outcome is {ended}")
+
+
+def check_whole_answer(ended: SessionEnded) -> None:
+    """Invariant 4: what has completed has the end that a model has given it."""
+    if ended.status is SessionStatus.COMPLETED and ended.attempts and ended.stop_reason is None:
+        raise InvariantBroken(4, f"it has completed without a whole answer: {ended}")
+
+
+def check_leaving_is_not_stopping(ended: SessionEnded) -> None:
+    """Who leaves does not stop the session: the answer to his prompt is finished. Of a session
+    that nobody has stopped."""
+    if ended.status is SessionStatus.CANCELLED:
+        raise InvariantBroken(4, f"the client has left, and the session was cancelled: {ended}")
 
 
 def check_stop_is_an_epoch(
@@ -143,6 +257,16 @@ def count_continuations(requests: Sequence[ModelRequest]) -> int:
 
 def _is_automatic(item: AnyItem) -> bool:
     return isinstance(item, UserItem) and item.automatic
+
+
+def check_reminded_once(request: ModelRequest, once: Iterable[str]) -> None:
+    """Invariant 5: a context reminds of each of the rules `once` at most once."""
+    rules = [
+        rule for item in request.items if isinstance(item, ReminderItem) for rule in item.rules
+    ]
+    for rule in once:
+        if rules.count(rule) > 1:
+            raise InvariantBroken(5, f"the context reminds of {rule} {rules.count(rule)} times")
 
 
 def check_context(request: ModelRequest, format: str) -> None:

@@ -5,29 +5,32 @@ everything that happens against the invariants at once: what clients heard, what
 providers, and what the store was given.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-import msgspec
 import trio
 
+from midstream.actors.turn_settings import ContextMode
 from midstream.config import Config, RulesConfig
-from midstream.messages.dispatch import (
-    DISPATCH_STATUS_ID,
-    NEVER_PAUSED,
-    DispatchState,
-    DispatchStatus,
-)
-from midstream.messages.events import SessionEnded
-from midstream.messages.record import SessionRecord
-from midstream.messages.timestamps import parse_timestamp
+from midstream.messages.conversation import AnyItem
+from midstream.messages.events import SessionEnded, ToolWanted
+from midstream.messages.record import SessionRecord, SessionStatus
+from midstream.messages.settle import settle_history
 from midstream.providers.scripted import Script, ScriptedProvider, Step
-from midstream.rules.rule import Rule
-from midstream.stores.store import Book, Operation, Put
+from midstream.rules.rule import RepeatMode, Rule
+from midstream.runtime import Runtime
+from midstream.stores.store import Operation
+from midstream.testing.attempt_watch import AttemptWatch
 from midstream.testing.choices import Choices
 from midstream.testing.faults import WALL, Faults, FaultyStore, JumpingClock, faulty_script
-from midstream.testing.invariants import InvariantBroken, check_session
+from midstream.testing.invariants import (
+    InvariantBroken,
+    check_reminded_once,
+    check_session,
+    check_shown_is_watched,
+)
+from midstream.testing.store_watch import StoreWatch
 from midstream.testing.trace import Trace
 from midstream.testing.world import START_MS, ObservedSession, World, open_world
 
@@ -42,8 +45,15 @@ any more."""
 OUTCOME_S = 120.0
 """Seconds within which a session that was interrupted has its outcome, whatever goes wrong."""
 
-QUIET_S = 10.0
+STUCK_S = 120
+"""Seconds for which nothing happens in a session that is stuck; longer than any deadline of the
+store."""
+
+QUIET_S = 6.0
 """Seconds that pass behind all outcomes: nothing that was scheduled before may start then."""
+
+DRAINED_S = 70
+"""Seconds within which a store that is well again has everything: the queue is looked at twice."""
 
 
 class Race:
@@ -54,7 +64,9 @@ class Race:
         self.trace = trace
         self.faults = faults
         self._checks: list[Callable[[], None]] = []
-        self._kept = _StoreWatch()
+        self._attempts: AttemptWatch | None = None
+        self._kept = StoreWatch()
+        self._broken: InvariantBroken | None = None
 
     def pick(self, options: int) -> int:
         """A number from 0 to `options - 1`."""
@@ -81,12 +93,68 @@ class Race:
         """Call `check` after each step of the run; what it raises ends the run."""
         self._checks.append(check)
 
+    @contextmanager
+    def never_asked_while_paused(
+        self, runtime: Runtime, provider: ScriptedProvider
+    ) -> Generator[None]:
+        """Hold each request to `provider` against the pause that `runtime` knows of, as long as
+        the block lasts (invariant 8)."""
+        asked = len(provider.requests)
+
+        def check() -> None:
+            nonlocal asked
+            if len(provider.requests) > asked and not runtime.is_dispatchable():
+                raise InvariantBroken(8, "the provider was asked while the window is open")
+            asked = len(provider.requests)
+
+        self.always(check)
+        try:
+            yield
+        finally:
+            self._checks.remove(check)
+
+    def watch_attempts(self, config: Config) -> None:
+        """Hold the attempts of all sessions against what `config` allows."""
+        self._attempts = AttemptWatch(
+            config.budget.max_restarts, config.rules.retry_delay_ms / 1000, self._recoveries
+        )
+
+    def on_put(self, message: object) -> None:
+        """Somebody puts a message into a mailbox, for the kernel."""
+        if self._attempts is not None:
+            with self._kept_for_the_step():
+                self._attempts.put(message, trio.current_time())
+
+    def on_taken(self, who: str, message: object) -> None:
+        """An actor takes a message out of it, for the kernel."""
+        if self._attempts is not None:
+            with self._kept_for_the_step():
+                self._attempts.take(who, message)
+
+    def _on_commit(self, operations: Sequence[Operation]) -> None:
+        with self._kept_for_the_step():
+            self._kept.commit(operations)
+
+    @contextmanager
+    def _kept_for_the_step(self) -> Generator[None]:
+        """What is found in the middle of an actor's work would only crash the actor."""
+        try:
+            yield
+        except InvariantBroken as broken:
+            self._broken = self._broken or broken
+
+    def _recoveries(self, session_id: str) -> int:
+        record = self.records.get(session_id)
+        return record.recoveries if record is not None else 0
+
     def note(self, who: str, what: object) -> None:
         """Write a line into the trace."""
         self.trace.note(trio.current_time(), who, what)
 
     def after_step(self) -> None:
         """All checks, for the scheduler."""
+        if self._broken is not None:
+            raise self._broken
         for check in self._checks:
             check()
 
@@ -98,7 +166,7 @@ class Race:
     def entrust(self, store: FaultyStore) -> FaultyStore:
         """Let a handle on a store be faulty, and hold what it is given against the design."""
         store.trace = self.trace
-        store.watch = self._kept.commit
+        store.watch = self._on_commit
         if self.faults.store:
             store.choices = self.choices
         return store
@@ -132,11 +200,14 @@ class Race:
         """
         store = store or self.store()
         clock = self.clock()
+        config = config or Config(rules=RulesConfig(discover=False))
+        rules = tuple(rules)
+        self.watch_attempts(config)
         async with (
             open_world(
                 *scripts,
                 rules=rules,
-                config=config or Config(rules=RulesConfig(discover=False)),
+                config=config,
                 provider=provider,
                 store=store,
                 clock=clock,
@@ -146,18 +217,22 @@ class Race:
             trio.open_nursery() as nursery,  # it ends before the world is checked
         ):
             world.has_gaps = "announcer" in self.faults.crashing
-            watch = _WorldWatch(world, self.note)
+            watch = _WorldWatch(world, self.note, rules, config.rules)
             self.always(watch.step)
             nursery.start_soon(self.trouble, clock)
-            yield world
-            await self.end(world)
+            with self.never_asked_while_paused(world.runtime, world.provider):
+                yield world
+                await self.end(world)
             nursery.cancel_scope.cancel()
             store.choices = None
+            watch.end()
+            await self._drained(world)
+            self._check_kept(world, config.rules)
 
     async def end(self, world: World) -> None:
         """Wait for all outcomes, and then for a while in which nothing may start."""
         for session in world.sessions:
-            await self._outcome(session)
+            await self._outcome(world, session)
         requests = [len(session.requests) for session in world.sessions]
         await trio.sleep(QUIET_S)
         if requests != [len(session.requests) for session in world.sessions]:
@@ -165,10 +240,60 @@ class Race:
         if world.provider.live:
             raise InvariantBroken(1, f"{world.provider.live} streams are open behind all outcomes")
 
-    async def _outcome(self, session: ObservedSession) -> None:
+    async def _drained(self, world: World) -> None:
+        """Wait until the store, which is well by now, has the end of each session."""
+        for _ in range(DRAINED_S):
+            if not any(map(self._is_left_open, world.sessions)):
+                break
+            await trio.sleep(1.0)
+        for session in world.sessions:
+            if self._is_left_open(session):
+                record = self.records[session.handle.session_id]
+                raise InvariantBroken(4, f"{record.id} is over, and on record as {record.status}")
+
+    def _is_left_open(self, session: ObservedSession) -> bool:
+        record = self.records.get(session.handle.session_id)
+        return record is not None and not record.is_terminal
+
+    def _check_kept(self, world: World, rules: RulesConfig) -> None:
+        """Invariants 2, 4 and 10: the store has the outcome that was told, what the session has
+        said to its last model, once, and nothing of the model that was taken back."""
+        for session in world.sessions:
+            handle = session.handle
+            record, kept = (
+                self.records.get(handle.session_id),
+                self._kept.conversations.get(handle.conversation_id),
+            )
+            if record is None or kept is None or kept.meta is None or handle.ended is None:
+                continue
+            if record.status is not handle.ended.status:
+                raise InvariantBroken(4, f"told {handle.ended}, but on record is {record.status}")
+            if kept.meta.session_id == handle.session_id and session.requests:
+                _check_context_is_kept(
+                    session.requests[-1].items, kept.context, world.provider.format
+                )
+            if rules.context_mode is ContextMode.DISCARD and not session.gaps:
+                said = self._kept.said_in(handle.conversation_id, handle.session_id)
+                if unheard := said - session.prose:
+                    raise InvariantBroken(2, f"{unheard} is kept, and was not said or taken back")
+
+    async def _check_lives(self, world: World, session: ObservedSession) -> None:
+        """A session that has waited so long waits for something: a stream, the end of a pause,
+        a call, or a store that takes its time."""
+        events = len(session.events)
+        for _ in range(STUCK_S):
+            waits = session.live_streams or not world.runtime.is_dispatchable()
+            if waits or session.handle.ended is not None or len(session.events) > events:
+                return
+            await trio.sleep(1.0)
+        if not isinstance(session.events[-1].event if session.events else None, ToolWanted):
+            raise InvariantBroken(4, f"{session.handle.session_id} waits for nothing for ever")
+
+    async def _outcome(self, world: World, session: ObservedSession) -> None:
         with trio.move_on_after(PATIENCE_S):
             await session.result()
             return
+        await self._check_lives(world, session)
         self.note("user", "has waited long enough, and interrupts")
         await session.interrupt()
         with trio.move_on_after(OUTCOME_S):
@@ -180,21 +305,51 @@ class Race:
 class _WorldWatch:
     """What clients heard and what was asked, held against the invariants at each step."""
 
-    def __init__(self, world: World, note: Callable[[str, object], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        note: Callable[[str, object], None],
+        rules: Sequence[Rule],
+        config: RulesConfig,
+    ) -> None:
         self._world = world
         self._note = note
+        self._rules = rules
+        self._once = [
+            rule.name
+            for rule in rules
+            if (rule.repeat_mode or config.repeat_mode) is RepeatMode.ONCE
+        ]
         self._seen: dict[ObservedSession, tuple[int, int, bool]] = {}
+        self._checked: dict[ObservedSession, int] = {}
+        """How many requests of each session were looked at."""
 
     def step(self) -> None:
+        live: set[str] = set()
         for session in self._world.sessions:
+            if session.handle.ended is None:
+                conversation_id = session.handle.conversation_id
+                if conversation_id in live:
+                    raise InvariantBroken(1, f"{conversation_id} has two live sessions")
+                live.add(conversation_id)
             if session.live_streams > 1:
                 raise InvariantBroken(1, f"{session.live_streams} streams of one session are open")
+            ended = session.handle.ended
+            # What crashes, or is not closed in time, may leave its stream behind for a moment.
+            if session.live_streams and ended and ended.status is not SessionStatus.FAILED:
+                raise InvariantBroken(1, f"{ended}, and its stream is open")
             now = (len(session.events), len(session.requests), session.handle.ended is not None)
             before = self._seen.get(session, (0, 0, False))
             if now != before:
                 self._seen[session] = now
                 self._tell(session, before)
                 self._check(session)
+
+    def end(self) -> None:
+        """Everybody has an outcome: look at the whole."""
+        for session in self._world.sessions:
+            if not session.gaps:
+                check_shown_is_watched(session.events, self._rules)
 
     def _tell(self, session: ObservedSession, before: tuple[int, int, bool]) -> None:
         who = session.handle.session_id[-4:]
@@ -220,43 +375,14 @@ class _WorldWatch:
             continued_at_detach=session.continued_at_detach,
             has_gaps=bool(session.gaps),
             format=self._world.provider.format,
+            was_stopped=session.was_stopped,
         )
+        for request in session.requests[self._checked.get(session, 0) :]:
+            check_reminded_once(request, self._once)
+        self._checked[session] = len(session.requests)
 
 
-class _StoreWatch:
-    """Invariants 4, 8 and 10 of what stores are given: ends that stay, pauses and fences that
-    only grow."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, SessionRecord] = {}
-        self._pause = NEVER_PAUSED
-
-    def commit(self, operations: Sequence[Operation]) -> None:
-        for operation in operations:
-            if not isinstance(operation, Put):
-                continue
-            if operation.book is Book.SESSIONS:
-                self._take_record(msgspec.json.decode(operation.document, type=SessionRecord))
-            elif operation.id == DISPATCH_STATUS_ID:
-                self._take_pause(msgspec.json.decode(operation.document, type=DispatchStatus))
-
-    def _take_record(self, new: SessionRecord) -> None:
-        old = self.records.get(new.id)
-        self.records[new.id] = new
-        if old is not None:
-            self._compare(old, new)
-
-    def _take_pause(self, new: DispatchStatus) -> None:
-        old, self._pause = self._pause, new
-        until_before = parse_timestamp(old.paused_until)
-        until = parse_timestamp(new.paused_until)
-        both = old.state is new.state is DispatchState.PAUSED
-        if both and until_before is not None and (until is None or until < until_before):
-            raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
-
-    @staticmethod
-    def _compare(old: SessionRecord, new: SessionRecord) -> None:
-        if old.is_terminal and not old.presumed_dead and old.status is not new.status:
-            raise InvariantBroken(4, f"{old.id} was {old.status}, and is {new.status} now")
-        if old.fence and new.fence and new.fence.token < old.fence.token:
-            raise InvariantBroken(10, f"{old.id}: fence {old.fence} went back to {new.fence}")
+def _check_context_is_kept(asked: Sequence[AnyItem], kept: Sequence[AnyItem], format: str) -> None:
+    sent, stored = settle_history(asked, format), settle_history(kept, format)
+    if sent != stored[: len(sent)]:
+        raise InvariantBroken(10, f"the model was asked with {sent}, and {stored} is kept")

@@ -22,7 +22,11 @@ class Line:
 
     at_s: float
     who: str
-    what: str
+    said: object
+
+    @property
+    def what(self) -> str:
+        return self.said if isinstance(self.said, str) else shown(self.said)
 
     def __str__(self) -> str:
         return f"{self.at_s:10.4f} s  {self.who:<18} {self.what}"
@@ -37,8 +41,8 @@ class Trace:
 
     def note(self, now: float, who: str, what: object) -> None:
         """Append a line; `who` is an actor's path, or anybody else's name."""
-        said = what if isinstance(what, str) else shown(what)
-        self.lines.append(Line(now - self.began_at, short_name(who), said))
+        # Made readable when somebody reads it, which is seldom.
+        self.lines.append(Line(now - self.began_at, short_name(who), what))
 
     def text(self, last: int | None = None) -> str:
         """All lines, or the `last` ones."""

@@ -11,6 +11,7 @@ also called when the block ends. Time is trio's, so under `MockClock` nothing wa
 comes from one seed.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,8 +26,9 @@ from midstream.actors.prompt_hooks import Hook, Interceptor
 from midstream.config import Config, RulesConfig
 from midstream.handle import SessionHandle
 from midstream.messages.conversation import AnyItem, ModelRequest, ToolSpec
-from midstream.messages.events import SessionEnded, SessionEvent
+from midstream.messages.events import LocalAnswer, SessionEnded, SessionEvent, Text
 from midstream.messages.lifecycle import AnyLifecycleEvent
+from midstream.messages.repair import repaired
 from midstream.messages.segments import AnySegment
 from midstream.providers.provider import Provider, StreamBatches
 from midstream.providers.scripted import Script, ScriptedProvider
@@ -39,6 +41,7 @@ from midstream.testing.invariants import (
     check_store,
     count_continuations,
 )
+from midstream.testing.screen import visible_text
 from midstream.tools import Tool
 
 START_MS = 1_767_225_600_000
@@ -85,12 +88,21 @@ class ObservedSession:
         self.continued_at_detach: int | None = None
         """How many continuations had been asked for when the client had gone; None if it
         has not."""
+        self.was_stopped = False
+        """Whether somebody has asked for a stop, accepted or not."""
         self._provider = provider
 
     @property
     def requests(self) -> Sequence[ModelRequest]:
         """What was asked of the provider for this session."""
         return self._provider.requests
+
+    @property
+    def prose(self) -> Counter[str]:
+        """The characters that the model has said and that were not taken back."""
+        answers = (e.event.text for e in self.events if isinstance(e.event, LocalAnswer))
+        said = Text(0, visible_text(self.events) + "".join(answers))
+        return Counter(repaired(said).text)
 
     @property
     def live_streams(self) -> int:
@@ -116,11 +128,13 @@ class ObservedSession:
 
     async def interrupt(self) -> None:
         """Interrupt, and remember what had been asked for by then."""
+        self.was_stopped = self.was_stopped or self.handle.ended is None
         await self.handle.interrupt()
         self._note_stop()
 
     async def cancel(self, reason: str | None = None) -> None:
         """Cancel, and remember what had been asked for by then."""
+        self.was_stopped = self.was_stopped or self.handle.ended is None
         await self.handle.cancel(reason)
         self._note_stop()
 
@@ -196,6 +210,7 @@ class World:
                 continued_at_detach=session.continued_at_detach,
                 has_gaps=bool(session.gaps),
                 format=self.provider.format,
+                was_stopped=session.was_stopped,
             )
         conversations = {session.handle.conversation_id for session in self.sessions}
         for conversation_id in conversations:

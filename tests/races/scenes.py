@@ -2,7 +2,7 @@
 
 import trio
 
-from midstream.config import Config, RulesConfig
+from midstream.config import BudgetConfig, Config, RulesConfig
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
 from midstream.providers.scripted import Hang, Step, answer
 from midstream.rules.rule import RepeatMode, Rule, ScopeToken, Source
@@ -22,8 +22,19 @@ NO_BAR = Rule(
     body="Do not say bar.",
 )
 CLEAN = answer("a clean answer")
-ALWAYS = Config(rules=RulesConfig(discover=False, repeat_mode=RepeatMode.ALWAYS))
-"""Rules fire again and again, within the budget of their retries."""
+
+
+def frugal(race: Race, mode: RepeatMode = RepeatMode.ONCE) -> Config:
+    """A budget of what is started by itself that may be spent soon."""
+    return Config(
+        rules=RulesConfig(discover=False, repeat_mode=mode),
+        budget=BudgetConfig(max_restarts=race.one_of((16, 16, 1, 2, 3))),
+    )
+
+
+def always(race: Race) -> Config:
+    """Rules fire again and again, within the budget of their retries."""
+    return frugal(race, RepeatMode.ALWAYS)
 
 
 def saying(text: str, *after: Step) -> list[Step]:
@@ -47,10 +58,15 @@ def any_answer(race: Race) -> list[Step]:
     return race.script(steps)
 
 
+def soon(race: Race, within_s: float) -> float:
+    """Some seconds: most things happen at once, or between the first and the next attempt."""
+    return race.seconds(race.one_of((within_s, 0.08, 0.02)))
+
+
 async def stop_sometime(race: Race, session: ObservedSession, within_s: float) -> None:
     """Interrupt or cancel the session, once or twice, at a moment that the run decides."""
     for _ in range(1 + race.pick(2)):
-        await trio.sleep(race.seconds(within_s))
+        await trio.sleep(soon(race, within_s))
         if session.handle.ended is None:
             verb = race.one_of((session.interrupt, session.cancel))
             race.note("user", f"{verb.__name__}s")

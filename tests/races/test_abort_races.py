@@ -4,18 +4,28 @@ The seeds decide the order of tasks, the pace of streams and stops, and what goe
 (spec/lessons.md E 20 to 28, 31.)
 """
 
+from contextlib import suppress
+
 import pytest
 import trio
-from scenes import ALWAYS, CLEAN, NO_BAR, NO_FOO, any_answer, saying, stop_sometime
+from scenes import CLEAN, NO_BAR, NO_FOO, always, any_answer, saying, soon, stop_sometime
 
+from midstream.config import Config, RulesConfig
+from midstream.messages.errors import RecordError
 from midstream.messages.record import SessionStatus
+from midstream.messages.timestamps import format_timestamp
+from midstream.messages.transition import Cancel
 from midstream.providers.scripted import Hang, SlowClose
-from midstream.rules.rule import InterruptMode
+from midstream.rules.rule import InterruptMode, RepeatMode
+from midstream.stores.conversations import ConversationBusy
+from midstream.stores.sessions import apply_transition
 from midstream.testing.explore import replay_schedule
-from midstream.testing.faults import Faults
+from midstream.testing.faults import Faults, FaultyStore
 from midstream.testing.race import Race
+from midstream.testing.world import ObservedSession
 
 RETRY_DELAY_S = 0.05
+ALWAYS = Config(rules=RulesConfig(discover=False, repeat_mode=RepeatMode.ALWAYS))
 
 HELPERS = ("rule_matcher", "stream_monitor", "retry_scheduler")
 
@@ -23,7 +33,7 @@ HELPERS = ("rule_matcher", "stream_monitor", "retry_scheduler")
 @pytest.mark.races(seeds=500)
 async def test_a_stop_against_abort_and_retry(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(10)]
-    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
+    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=always(race)) as world:
         session = world.animate("hello")
         await stop_sometime(race, session, 0.4)
 
@@ -31,15 +41,15 @@ async def test_a_stop_against_abort_and_retry(race: Race) -> None:
 @pytest.mark.races(seeds=500, crashing=HELPERS, most_crashes=2)
 async def test_a_stop_against_abort_and_retry_while_actors_crash(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(16)]
-    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
+    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=always(race)) as world:
         session = world.animate("hello")
         await stop_sometime(race, session, 0.4)
 
 
-@pytest.mark.races(seeds=500, crashing=HELPERS, store=True)
+@pytest.mark.races(seeds=500, crashing=(*HELPERS, "session"), store=True)
 async def test_abort_and_retry_while_everything_goes_wrong(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(16)]
-    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
+    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=always(race)) as world:
         world.animate("hello")
 
 
@@ -71,16 +81,33 @@ async def test_the_retry_waits_for_a_late_settle_and_for_the_delay(race: Race) -
         assert ended.attempts == 2
 
 
+async def cancel_from_elsewhere(race: Race, store: FaultyStore, session: ObservedSession) -> None:
+    """On record, as another host does it; this one hears of it when it looks."""
+    await trio.sleep(soon(race, 0.2))
+    view = race.entrust(store.reopen())
+    view.choices = None
+    now = format_timestamp(race.clock().now_ms())
+    try:
+        await apply_transition(view, Cancel(id=session.handle.session_id, ended_at=now))
+    except RecordError:  # its prompt is not accepted yet
+        await session.cancel()
+
+
 @pytest.mark.races(seeds=500, store=True)
 async def test_the_next_prompt_of_a_conversation_that_was_stopped(race: Race) -> None:
     """E 23, 24: a stop hits the prompt that it was for, and nothing of it hits the next."""
-    scripts = [any_answer(race) for _ in range(14)]
-    async with race.world(*scripts, rules=[NO_FOO], config=ALWAYS) as world:
+    scripts, store = [any_answer(race) for _ in range(14)], race.store()
+    async with race.world(*scripts, rules=[NO_FOO], config=always(race), store=store) as world:
         first = world.animate("one", conversation_id="con-1")
-        await stop_sometime(race, first, 0.2)
-        await first.result()
-        await trio.sleep(race.seconds(0.05))
-        world.animate("two", conversation_id="con-1")
+        if race.pick(3):
+            await stop_sometime(race, first, 0.2)
+        else:
+            await cancel_from_elsewhere(race, store, first)
+        if race.pick(3):
+            await first.result()
+            await trio.sleep(race.seconds(0.05))
+        with suppress(ConversationBusy):
+            world.animate("two", conversation_id="con-1")
 
 
 @pytest.mark.races(seeds=500)
@@ -115,3 +142,23 @@ def test_a_client_whose_question_lay_with_a_crashed_announcer_is_answered() -> N
     crash = next(number for number, what in enumerate(said) if "crashes" in what)
     assert said[crash - 1].startswith("Subscribe(")
     assert said[crash + 1].startswith("Subscribe(")
+
+
+@pytest.mark.parametrize("victim", HELPERS)
+@pytest.mark.parametrize("message", range(10))
+def test_a_session_whose_helpers_have_crashed_ends_by_itself(victim: str, message: int) -> None:
+    """Found by seed 13: with the timers went the retry that waited for them, or the stream that
+    had begun before its reader was restarted with them, and nobody noticed. The schedule lets a
+    helper crash over one of its messages, before or after it has handled it."""
+
+    async def scenario(race: Race) -> None:
+        scripts = [saying("well foo"), saying("foo again"), CLEAN, CLEAN]
+        async with race.world(*scripts, rules=[NO_FOO], config=ALWAYS) as world:
+            ended = await world.animate("hello").result()
+            assert ended.output == "a clean answer"
+            assert trio.current_time() < 1.0
+
+    faults = Faults(crashing=(victim,))
+    for late in range(2):
+        run = replay_schedule(scenario, 13, {"crash": [1, 0, message, late]}, faults)
+        assert run.error is None, run.trace.text()

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from scenes import CLEAN, NO_FOO, any_answer
+from scenes import CLEAN, NO_FOO, any_answer, frugal, soon
 
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.providers.scripted import Step, answer
@@ -31,7 +31,7 @@ def never_beyond_n(session: ObservedSession, most: int = 2) -> None:
 
 async def leave_sometime(race: Race, session: ObservedSession) -> None:
     """The client goes, is gone already, or stops the session; or stays."""
-    await trio.sleep(race.seconds(0.4))
+    await trio.sleep(soon(race, 0.4))
     if session.handle.ended is None:
         await race.one_of((session.detach, session.interrupt, session.cancel, _stay))()
 
@@ -42,7 +42,7 @@ async def _stay() -> None:
 
 @pytest.mark.races(seeds=500)
 async def test_a_chain_against_disconnect_stop_and_quota(race: Race) -> None:
-    async with race.world(*replies(race), rules=[NO_FOO]) as world:
+    async with race.world(*replies(race), rules=[NO_FOO], config=frugal(race)) as world:
         session = world.animate(CHAINED)
         race.always(lambda: never_beyond_n(session))
         await leave_sometime(race, session)
@@ -52,12 +52,12 @@ async def test_a_chain_against_disconnect_stop_and_quota(race: Race) -> None:
     seeds=500, crashing=("rule_matcher", "stream_monitor", "retry_scheduler"), store=True
 )
 async def test_a_chain_while_everything_goes_wrong(race: Race) -> None:
-    async with race.world(*replies(race), rules=[NO_FOO]) as world:
+    async with race.world(*replies(race), rules=[NO_FOO], config=frugal(race)) as world:
         session = world.animate(CHAINED, conversation_id="con-1")
         race.always(lambda: never_beyond_n(session))
         await leave_sometime(race, session)
         await trio.sleep(5.0)
-        await session.handle.cancel("enough")
+        await session.cancel("enough")
         await session.result()
         again = world.animate("and then", conversation_id="con-1")
         race.always(lambda: never_beyond_n(again))

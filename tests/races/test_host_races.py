@@ -3,20 +3,25 @@
 Invariants 8, 10 and 12; spec/lessons.md E 45 to 54.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 from hosts import SPEAKING, configuration, host, limited
+from scenes import NO_FOO, always, any_answer
 
 from midstream.actors.ledger_messages import NotRecoverable
 from midstream.config import Config
 from midstream.handle import SessionHandle
-from midstream.messages.errors import MidstreamError, StoreError
+from midstream.messages.errors import MidstreamError, RecordError, StoreError
 from midstream.messages.failure import FailureKind
 from midstream.messages.record import SessionStatus
-from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
+from midstream.messages.settle import settle_history
+from midstream.messages.timestamps import format_timestamp
+from midstream.messages.transition import OrphanFailed
+from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
+from midstream.rules.rule import Rule
 from midstream.runtime import Runtime
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.conversations import ConversationBusy
@@ -24,6 +29,7 @@ from midstream.testing.faults import FaultyStore, JumpingClock
 from midstream.testing.invariants import InvariantBroken
 from midstream.testing.race import Race
 from midstream.testing.transcript_rules import violations
+from midstream.tools import Tool
 
 SHORT = {"initial_ms": 2_000, "max_ms": 8_000, "probe_limit": 1}
 """Windows of 2, 4 and 8 seconds."""
@@ -32,8 +38,9 @@ SHORT = {"initial_ms": 2_000, "max_ms": 8_000, "probe_limit": 1}
 def with_quota(race: Race) -> list[Step]:
     """An answer, or a provider that has had enough, sooner or later."""
     kind = race.one_of((FailureKind.RATE_LIMITED, FailureKind.OVERLOADED))
-    late: list[Step] = [Pause(race.seconds(4.0)), *limited(kind)]
-    return race.script(race.one_of((answer("hello"), [*limited(kind)], late)), 1.0)
+    asked_s = race.one_of((None, None, 1.0, 5.0, 20.0))
+    late: list[Step] = [Pause(race.seconds(4.0)), *limited(kind, asked_s)]
+    return race.script(race.one_of((answer("hello"), [*limited(kind, asked_s)], late)), 1.0)
 
 
 def no_trace_of(race: Race, refused: list[SessionHandle]) -> None:
@@ -50,12 +57,16 @@ async def a_host(
     clock: JumpingClock,
     number: int,
     config: Config | None = None,
+    rules: Sequence[Rule] = (),
 ) -> AsyncGenerator[Runtime]:
     """A host, whose handle on the store is faulty until the block ends."""
     race.entrust(view)
     seed = race.choices.seed * 16 + number
-    async with host(view, provider=provider, clock=clock, seed=seed, config=config) as runtime:
-        yield runtime
+    async with host(
+        view, provider=provider, clock=clock, seed=seed, config=config, rules=rules
+    ) as runtime:
+        with race.never_asked_while_paused(runtime, provider):
+            yield runtime
         view.choices = None
 
 
@@ -176,4 +187,50 @@ async def test_two_hosts_against_cancel_stall_and_recovery(race: Race) -> None:
             raise InvariantBroken(10, f"asked {asked} times, but taken over {record.fence}")
         conversation = await load_conversation(store, handle.conversation_id)
         if problems := violations(conversation.items, "anthropic"):
+            raise InvariantBroken(6, "; ".join(problems))
+
+
+GONE = StoreError("injected: the host was killed")
+
+
+@pytest.mark.races(seeds=500)
+async def test_a_session_that_is_taken_over_again_and_again(race: Race) -> None:
+    """Each host dies with the session in hand, at any moment; the next one goes on with it."""
+    store, clock, config = race.store(), race.clock(), always(race)
+    race.watch_attempts(config)
+    session_id = conversation_id = ""
+
+    async def look() -> str:
+        """Look around."""
+        await trio.sleep(race.seconds(0.1))
+        return "nothing"
+
+    for number in range(2 + race.pick(6)):
+        view = store.reopen()
+        calling = answer("I look", Call("look", "{}"))
+        scripts = [race.one_of((any_answer(race), calling)) for _ in range(18)]
+        provider, tools = ScriptedProvider(*scripts), [Tool(look)]
+        async with a_host(race, view, provider, clock, number, config, [NO_FOO]) as runtime:
+            if not number:
+                handle = runtime.animate("hi", tools=tools)
+                session_id, conversation_id = handle.session_id, handle.conversation_id
+            else:
+                record = race.records.get(session_id)
+                if race.pick(4) == 3 and record is not None and not record.is_terminal:
+                    other = runtime.animate("me first", conversation_id=conversation_id)
+                    assert (await other.result()).status is SessionStatus.FAILED, "it is answered"
+                now = format_timestamp(clock.now_ms())
+                dead = OrphanFailed(id=session_id, ended_at=now, error="no heartbeat")
+                try:
+                    await runtime.put_on_record(dead)
+                    handle = await runtime.recover(session_id, tools=tools)
+                except (NotRecoverable, RecordError) as error:
+                    race.note("recovery", f"refused: {error}")
+                    break
+            await trio.sleep(race.seconds(0.2))
+            view.failure = GONE
+    if session_id in race.records:
+        conversation = await load_conversation(store, conversation_id)
+        healed = settle_history(conversation.items, "anthropic")
+        if problems := violations(healed, "anthropic"):
             raise InvariantBroken(6, "; ".join(problems))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from scenes import ALWAYS, NO_FOO, any_answer, stop_sometime
+from scenes import NO_FOO, always, any_answer, stop_sometime
 
 from midstream.actors.stop_latch import StopLatch
 from midstream.actors.turn_abort import when_settled
@@ -89,7 +89,7 @@ def test_a_retry_that_does_not_wait_for_the_settled_stream_is_found_and_made_sma
 
     async def scenario(race: Race) -> None:
         scripts = [race.script(any_answer(race)) for _ in range(8)]
-        async with race.world(*scripts, rules=[NO_FOO], config=ALWAYS) as world:
+        async with race.world(*scripts, rules=[NO_FOO], config=always(race)) as world:
             world.animate("hello")
 
     def impatient(turn: TurnState, phase: Settling, done: Wait) -> list[Effect]:

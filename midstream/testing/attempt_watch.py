@@ -1,0 +1,183 @@
+"""AttemptWatch: what the actors of sessions say to each other, held against the design.
+
+It hears what is put into mailboxes and what is taken out of them. So it knows the order in which a
+session has decided things, which the outside often cannot tell from bad luck:
+
+- what the matcher knows of reminders is what the model is asked with, and a rule is passed over
+  only if its reminder is there or on its way (invariant 5);
+- what is asked again by itself is within the budget (invariant 7), and waits for its delay;
+- once a session has taken a stop, it starts no attempt and shows nothing more of the live one
+  (invariants 2 and 3).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from midstream.actors.announcer import Announce
+from midstream.messages.conversation import ModelRequest, ReminderItem, ToolResultItem
+from midstream.messages.events import Text, Thinking, ToolUse
+from midstream.messages.lifecycle import Crashed, Down
+from midstream.messages.verdict import VerdictAction
+from midstream.messages.work import (
+    Cancel,
+    Interrupt,
+    StartAttempt,
+    WatchAttempt,
+    WatchedBatch,
+)
+from midstream.testing.invariants import InvariantBroken
+
+ROUNDING_S = 1e-6
+
+_RESERVING = frozenset(
+    {VerdictAction.INTERRUPT, VerdictAction.RIDE_ALONG, VerdictAction.DEFER, VerdictAction.FOLD}
+)
+
+
+@dataclass
+class _Course:
+    """The attempts of one owner of a session. `restarts` counts those that it began by itself."""
+
+    restarts: int = 0
+    results: int = 0
+    """Of calls, in the newest request."""
+    reminded: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+    recorded: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+    reserved: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
+    """The rules whose reminder an attempt has ordered."""
+    is_lost: bool = False
+    """Somebody has crashed since the newest attempt began."""
+    not_before_s: float = 0.0
+    """When the next attempt may begin."""
+    stopped_at: int | None = None
+    """How many messages had been put anywhere when the session took a stop."""
+
+
+class AttemptWatch:
+    """See the module. `max_restarts` is what midstream may start by itself for one prompt,
+    `recoveries` says how often a session was taken over without new output; a retry waits for
+    `retry_delay_s` after the cut."""
+
+    def __init__(
+        self, max_restarts: int, retry_delay_s: float, recoveries: Callable[[str], int]
+    ) -> None:
+        self._max_restarts = max_restarts
+        self._retry_delay_s = retry_delay_s
+        self._recoveries = recoveries
+        self._courses: dict[str, _Course] = {}
+        self._put = 0
+        self._starts: list[tuple[StartAttempt, int, float]] = []
+        """Those that wait in mailboxes, with their place in the order of all and their time."""
+
+    def put(self, message: object, now_s: float) -> None:
+        """Somebody puts this into a mailbox. Raises `InvariantBroken`."""
+        self._put += 1
+        if isinstance(message, StartAttempt):
+            self._starts.append((message, self._put, now_s))
+        elif isinstance(message, Announce):
+            self._check_silence(message)
+
+    def take(self, who: str, message: object) -> None:
+        """The actor at the path `who` takes this out of its mailbox. Raises `InvariantBroken`."""
+        match message:
+            case StartAttempt() | WatchAttempt():
+                self._on_attempt(_session_of(who), message)
+            case Interrupt() | Cancel() if who.endswith("/session"):
+                course = self._course(_session_of(who))
+                if course.stopped_at is None:
+                    course.stopped_at = self._put
+            case Down(reason=Crashed()) if who.endswith("/session"):
+                self._course(_session_of(who)).is_lost = True
+            case WatchedBatch():
+                self._on_batch(_session_of(who), message)
+            case _:
+                pass
+
+    def _course(self, session_id: str) -> _Course:
+        course = self._courses.get(session_id)
+        if course is None:
+            course = self._courses[session_id] = _Course(self._recoveries(session_id))
+        return course
+
+    def _on_attempt(self, session_id: str, message: StartAttempt | WatchAttempt) -> None:
+        course = self._course(session_id)
+        if message.attempt == 1 and _is_known(course, message):  # it was taken over
+            course = self._courses[session_id] = _Course(self._recoveries(session_id))
+        if isinstance(message, WatchAttempt):
+            course.recorded[message.attempt] = frozenset(message.recorded)
+        else:
+            self._check_start(session_id, course, message)
+            self._count(session_id, course, message)
+            course.reminded[message.attempt] = _reminded_in(message.request)
+        _compare(session_id, course, message.attempt)
+
+    def _on_batch(self, session_id: str, batch: WatchedBatch) -> None:
+        course = self._course(session_id)
+        if batch.aborted_at is not None and not course.is_lost:  # it may have been cut before
+            course.not_before_s = batch.aborted_at + self._retry_delay_s
+        reserved = course.reserved.setdefault(batch.attempt, set())
+        known = course.recorded.get(batch.attempt, frozenset())
+        for verdict in batch.verdicts:
+            if verdict.action in _RESERVING:
+                reserved.add(verdict.rule)
+            elif (
+                verdict.action is VerdictAction.SUPPRESSED and verdict.rule not in reserved | known
+            ):
+                name = f"attempt {batch.attempt} of {session_id}"
+                raise InvariantBroken(5, f"{name} keeps silent about {verdict.rule}: {verdict}")
+
+    def _check_start(self, session_id: str, course: _Course, start: StartAttempt) -> None:
+        at = next(n for n, (each, _, _) in enumerate(self._starts) if each is start)
+        _, place, put_at_s = self._starts.pop(at)
+        course.is_lost = False
+        name = f"attempt {start.attempt} of {session_id}"
+        if course.stopped_at is not None and place > course.stopped_at:
+            raise InvariantBroken(3, f"{name} was started behind a stop")
+        if put_at_s < course.not_before_s - ROUNDING_S:
+            early_s = course.not_before_s - put_at_s
+            raise InvariantBroken(1, f"{name} was started {early_s:g} s before it was due")
+
+    def _check_silence(self, said: Announce) -> None:
+        course = self._courses.get(said.session_id)
+        if course is None or course.stopped_at is None:
+            return
+        shown = [each for each in said.events if isinstance(each, Text | Thinking | ToolUse)]
+        if shown:
+            raise InvariantBroken(2, f"{said.session_id} was stopped, and then said {shown}")
+
+    def _count(self, session_id: str, course: _Course, start: StartAttempt) -> None:
+        results = sum(isinstance(item, ToolResultItem) for item in start.request.items)
+        asked_for = start.attempt == 1 or results > course.results
+        course.results = results
+        course.restarts += not asked_for
+        if course.restarts > self._max_restarts:
+            raise InvariantBroken(
+                7,
+                f"{session_id} was asked again {course.restarts} times by itself, "
+                f"of {self._max_restarts}",
+            )
+
+
+def _session_of(who: str) -> str:
+    return who.split("/")[-2]
+
+
+def _is_known(course: _Course, message: StartAttempt | WatchAttempt) -> bool:
+    heard = course.recorded if isinstance(message, WatchAttempt) else course.reminded
+    return 1 in heard
+
+
+def _reminded_in(request: ModelRequest) -> frozenset[str]:
+    reminders = (item for item in request.items if isinstance(item, ReminderItem))
+    return frozenset(rule for reminder in reminders for rule in reminder.rules)
+
+
+def _compare(session_id: str, course: _Course, attempt: int) -> None:
+    recorded, reminded = course.recorded.get(attempt), course.reminded.get(attempt)
+    if recorded is None or reminded is None or recorded == reminded:
+        return
+    raise InvariantBroken(
+        5,
+        f"attempt {attempt} of {session_id}: its context reminds of {sorted(reminded)}, "
+        f"and {sorted(recorded)} count as reminded of",
+    )

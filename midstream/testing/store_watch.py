@@ -1,0 +1,193 @@
+"""StoreWatch: what stores are given, held against the invariants with each commit.
+
+It follows the records of sessions, the shared pause, and every conversation with its reminders
+and its stopMessage, from the operations that were committed and from nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from midstream.messages.conversation import (
+    AnyItem,
+    AssistantItem,
+    ReminderItem,
+    TextPart,
+    ToolResultItem,
+    UserItem,
+)
+from midstream.messages.dispatch import (
+    DISPATCH_STATUS_ID,
+    NEVER_PAUSED,
+    DispatchState,
+    DispatchStatus,
+)
+from midstream.messages.injection import InjectionRecord
+from midstream.messages.record import SessionRecord, SessionStatus
+from midstream.messages.stop_message import StopMessageState
+from midstream.messages.stop_message_codec import STATE_NAME, decode_state
+from midstream.messages.timestamps import parse_timestamp
+from midstream.messages.transition import MAX_RECOVERIES
+from midstream.stores.conversation_meta import ConversationMeta
+from midstream.stores.store import Append, Book, Delete, Log, Operation, Put
+from midstream.testing.invariants import InvariantBroken
+from midstream.testing.transcript_rules import violations
+
+_ITEM = msgspec.json.Decoder[AnyItem](AnyItem)
+
+
+@dataclass
+class KeptConversation:
+    """One conversation, as the store has it."""
+
+    items: list[AnyItem] = field(default_factory=list[AnyItem])
+    said_by: list[str | None] = field(default_factory=list[str | None])
+    """The session that each of the items belongs to."""
+    injections: dict[str, InjectionRecord] = field(default_factory=dict[str, InjectionRecord])
+    meta: ConversationMeta | None = None
+    stop_message: StopMessageState | None = None
+
+    @property
+    def context(self) -> tuple[AnyItem, ...]:
+        """What of it a request would hold."""
+        return tuple(self.items[self.meta.start if self.meta is not None else 0 :])
+
+
+class StoreWatch:
+    """See the module. `records` are those of all sessions, by id; conversations have to be valid
+    for the provider of `format`."""
+
+    def __init__(self, format: str = "anthropic") -> None:
+        self._format = format
+        self.records: dict[str, SessionRecord] = {}
+        self.conversations: dict[str, KeptConversation] = {}
+        self._pause = NEVER_PAUSED
+        self._idle_takeovers: Counter[str] = Counter()
+        """How often a session was taken over since it has said something."""
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """These were committed together. Raises `InvariantBroken`."""
+        changed: dict[str, int] = {}
+        """The conversations, and how many items each had."""
+        for operation in operations:
+            match operation:
+                case Put(book=Book.SESSIONS, document=document):
+                    self._take_record(msgspec.json.decode(document, type=SessionRecord))
+                case Put(book=Book.STATE, id=name, document=document) if name == DISPATCH_STATUS_ID:
+                    self._take_pause(msgspec.json.decode(document, type=DispatchStatus))
+                case Append(log=Log.ITEMS, key=name, entries=entries):
+                    kept = self._conversation(name)
+                    changed[name] = len(kept.items)
+                    kept.items += map(_ITEM.decode, entries)
+                case Put(book=Book.INJECTIONS, id=name, document=document):
+                    injection = msgspec.json.decode(document, type=InjectionRecord)
+                    kept = self._conversation(injection.conversation_id)
+                    kept.injections[name] = injection
+                    changed.setdefault(injection.conversation_id, len(kept.items))
+                case Delete(book=Book.INJECTIONS, id=name):
+                    for kept in self.conversations.values():
+                        kept.injections.pop(name, None)
+                case _:
+                    pass
+        for operation in operations:
+            if isinstance(operation, Put) and operation.book is Book.CONVERSATIONS:
+                meta = msgspec.json.decode(operation.document, type=ConversationMeta)
+                kept = self._conversation(meta.id)
+                self._take_meta(kept, meta, changed.get(meta.id, len(kept.items)))
+        for name in changed:
+            kept = self.conversations[name]
+            _check_reminders(name, kept)
+            self._check_settled(kept)
+
+    def said_in(self, conversation_id: str, session_id: str) -> Counter[str]:
+        """The characters of the prose that the model is kept to have said in a session."""
+        kept = self._conversation(conversation_id)
+        said: Counter[str] = Counter()
+        for item, owner in zip(kept.items, kept.said_by, strict=True):
+            if owner == session_id and isinstance(item, AssistantItem):
+                for part in item.parts:
+                    said.update(part.text if isinstance(part, TextPart) else "")
+        return said
+
+    def _check_settled(self, kept: KeptConversation) -> None:
+        """What a session has said by its end is what its provider takes. One that was taken over
+        has gone on from what its lost host had left, which is healed whenever it is read."""
+        session_id = kept.meta.session_id if kept.meta is not None else None
+        record = self.records.get(session_id or "")
+        if record is None or not record.is_terminal or record.presumed_dead:
+            return
+        if record.fence is not None and record.fence.token > 1:
+            return
+        own = [i for i, owner in zip(kept.items, kept.said_by, strict=True) if owner == record.id]
+        if problems := violations(own, self._format):
+            raise InvariantBroken(6, f"{record.id} has ended, and is kept with {problems}")
+
+    def _conversation(self, name: str) -> KeptConversation:
+        return self.conversations.setdefault(name, KeptConversation())
+
+    def _take_record(self, new: SessionRecord) -> None:
+        old = self.records.get(new.id)
+        self.records[new.id] = new
+        if old is None:
+            return
+        if old.is_terminal and not old.presumed_dead and old.status is not new.status:
+            raise InvariantBroken(4, f"{old.id} was {old.status}, and is {new.status} now")
+        if old.fence and new.fence and new.fence.token < old.fence.token:
+            raise InvariantBroken(10, f"{old.id}: fence {old.fence} went back to {new.fence}")
+        if old.fence and new.fence and new.fence != old.fence:
+            if new.fence.token == old.fence.token:
+                raise InvariantBroken(10, f"{old.id}: {new.fence} does not fence off {old.fence}")
+            self._take_over(new)
+
+    def _take_over(self, record: SessionRecord) -> None:
+        self._idle_takeovers[record.id] += 1
+        number = self._idle_takeovers[record.id]
+        if number > MAX_RECOVERIES and record.status is not SessionStatus.DEAD_LETTERED:
+            raise InvariantBroken(12, f"{record.id} was recovered {number} times without output")
+
+    def _take_pause(self, new: DispatchStatus) -> None:
+        old, self._pause = self._pause, new
+        until_before = parse_timestamp(old.paused_until)
+        until = parse_timestamp(new.paused_until)
+        both = old.state is new.state is DispatchState.PAUSED
+        if both and until_before is not None and (until is None or until < until_before):
+            raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
+
+    def _take_meta(self, kept: KeptConversation, meta: ConversationMeta, items_before: int) -> None:
+        session_before = kept.meta.session_id if kept.meta is not None else None
+        if session_before not in (None, meta.session_id):
+            before = self.records.get(session_before or "")
+            if before is not None and not before.is_terminal:
+                raise InvariantBroken(1, f"{meta.id}: {before.id} is live, then {meta.session_id}")
+        kept.meta = meta
+        kept.said_by += [meta.session_id] * (len(kept.items) - len(kept.said_by))
+        stored, old = meta.states.get(STATE_NAME), kept.stop_message
+        kept.stop_message = decode_state(bytes(stored)).state if stored is not None else None
+        if any(
+            isinstance(item, AssistantItem | ToolResultItem) for item in kept.items[items_before:]
+        ):
+            self._idle_takeovers.pop(meta.session_id or "", None)
+        sent = [item for item in kept.items[items_before:] if _is_automatic(item)]
+        if sent and not _is_counted(old, kept.stop_message):
+            raise InvariantBroken(7, f"{meta.id}: {sent[-1]} is kept, and is not counted")
+
+
+def _is_automatic(item: AnyItem) -> bool:
+    return isinstance(item, UserItem) and item.automatic
+
+
+def _is_counted(old: StopMessageState | None, new: StopMessageState | None) -> bool:
+    if old is None or new is None:
+        return new is not None and new.used > 0
+    return new.used > old.used or new.updated_at_ms != old.updated_at_ms
+
+
+def _check_reminders(name: str, kept: KeptConversation) -> None:
+    reminded = [
+        rule for item in kept.context if isinstance(item, ReminderItem) for rule in item.rules
+    ]
+    recorded = [record.rule for record in kept.injections.values()]
+    if sorted(reminded) != sorted(recorded):
+        raise InvariantBroken(5, f"{name} reminds of {reminded}, but on record are {recorded}")
