@@ -114,7 +114,8 @@ async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: R
             nursery.start_soon(boot, 2)
             nursery.start_soon(boot, 3)
             ended = await handle.result()
-            if "injected" not in (ended.reason or ""):
+            # Without its prompt on record there is nothing to go on with.
+            if not (ended.reason or "").startswith(("injected", "not recorded")):
                 assert ended.status is SessionStatus.COMPLETED, ended
         nursery.cancel_scope.cancel()
 
