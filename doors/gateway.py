@@ -1,6 +1,6 @@
 """The HTTP gateway: a client of OpenAI or Anthropic talks through it, and rules listen.
 
-`gateway_app` is a Starlette application for Hypercorn's trio worker. It owns its upstreams,
+`gateway_app` is an ASGI application for Hypercorn's trio worker. `Gateway` owns its upstreams,
 what it remembers of sessions, and who has to wait. Each request is one task tree, in which one
 task reads the upstream and writes the client (`gateway_conversation.py`), one watches whether
 the client is still there, and one keeps a waiting client alive. A client that leaves ends its
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import msgspec
 import trio
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Mount
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midstream.actors.clock import SystemClock
 from midstream.actors.stop_message_book import StopMessageBook, StopMessageSettings
@@ -298,9 +298,19 @@ class Gateway:
         return self._upstreams[0]
 
 
-def gateway_app(gateway: Gateway, routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """The application to be served; `routes` are looked at first."""
-    return Starlette(routes=[*routes, Mount("/", app=gateway)])
+def gateway_app(gateway: Gateway, routes: Sequence[Route] = ()) -> ASGIApp:
+    """The application to be served: `routes` at their paths, the gateway at all others.
+
+    Starlette serves the routes alone. It would put three calls of its own around each delta.
+    """
+    operators = Starlette(routes=routes)
+    paths = frozenset(route.path for route in routes)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_operators = scope["type"] == "lifespan" or scope["path"] in paths
+        await (operators if is_operators else gateway)(scope, receive, send)
+
+    return app
 
 
 async def _leave_with(client: Client, scope: trio.CancelScope) -> None:

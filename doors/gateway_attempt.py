@@ -69,10 +69,23 @@ class Attempt:
         self.queue.append(held)
         self.held_bytes += len(held.frame.raw)
 
+    def is_free(self, held: Held, held_from: Callable[[int], int | None]) -> bool:
+        """Whether what is known by now lets the frame go out."""
+        if held.is_ending and self.decoder.stopping:
+            return False
+        for index in held.calls:
+            if index in self._open_calls:
+                return False
+        for index, end in held.ends:
+            free = held_from(index)
+            if free is not None and end > free:
+                return False
+        return True
+
     def free(self, held_from: Callable[[int], int | None]) -> Iterator[Held]:
         """Take from the queue what may go out; `held_from` says from which character on a
         block of text is not free."""
-        while self.queue and self._is_free(self.queue[0], held_from):
+        while self.queue and self.is_free(self.queue[0], held_from):
             yield self._take_first()
 
     def rest(self) -> Iterator[Held]:
@@ -101,15 +114,3 @@ class Attempt:
                 held.calls.append(index)
             case _:
                 pass
-
-    def _is_free(self, held: Held, held_from: Callable[[int], int | None]) -> bool:
-        if held.is_ending and self.decoder.stopping:
-            return False
-        for index in held.calls:
-            if index in self._open_calls:
-                return False
-        for index, end in held.ends:
-            free = held_from(index)
-            if free is not None and end > free:
-                return False
-        return True

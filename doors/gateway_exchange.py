@@ -414,10 +414,10 @@ class Exchange:
         """Watch the messages; cut, or let go what is free now."""
         attempt = self._attempt
         attempt.heard.feed(messages)
-        findings = self._watch.feed(messages)
-        matches = [finding for finding in findings if isinstance(finding, Match)]
-        if matches and self._obey(matches, out):
-            return
+        if findings := self._watch.feed(messages):
+            matches = [finding for finding in findings if isinstance(finding, Match)]
+            if matches and self._obey(matches, out):
+                return
         for message in messages:
             if isinstance(message, ToolCallFinished):
                 attempt.close_call(message)
@@ -456,8 +456,12 @@ class Exchange:
     def _offer(self, held: Held, out: list[bytes]) -> None:
         """Send the frame and what waits before it, as far as it is free."""
         attempt = self._attempt
+        goes_out = self._streams or attempt.heard.state is StreamState.FAILED
+        if goes_out and not attempt.queue and attempt.is_free(held, self._watch.held_from):
+            self._send(held, out)
+            return
         attempt.queue_up(held)
-        if not self._streams and attempt.heard.state is not StreamState.FAILED:
+        if not goes_out:
             return
         for free in attempt.free(self._watch.held_from):
             self._send(free, out)

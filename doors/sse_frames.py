@@ -43,7 +43,7 @@ class FrameReader:
         frames: list[Frame] = []
         start = 0
         searched = self._searched
-        while True:
+        while start < len(data):
             usual = _USUAL.match(data, start) if self._begun and not searched else None
             if usual is not None:
                 name = (usual[1] or b"").decode("utf-8", "replace")

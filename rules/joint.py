@@ -174,6 +174,8 @@ class Cursor:
     def held_from(self, numbers: frozenset[int]) -> int | None:
         """The earliest offset at which a match of one of `numbers` may have begun and is
         still undecided; None if there is none. Only after `feed_and_track`."""
+        if not self._busy_since:
+            return None
         return min((at for n, at in self._busy_since.items() if n in numbers), default=None)
 
     def _divide(self) -> None:

@@ -63,6 +63,8 @@ class PassageWatch:
         self._cursor = Cursor(lineup.groups)
         self._open_rules = list(lineup.rules)
         self._matched: frozenset[int] = frozenset()
+        self._blind: frozenset[int] = frozenset()
+        """Those of `holding` without an automaton of their own."""
         self._searches: dict[int, Search] = {}
         self._parts: list[str] = []
         self._length = 0
@@ -86,9 +88,12 @@ class PassageWatch:
         if changed or first:
             certain = self._cursor.certain()
             self._matched |= certain - self._lineup.searched
-            possible = certain & self._lineup.searched | self._cursor.given_up()
+            given_up = self._cursor.given_up()
+            possible = certain & self._lineup.searched | given_up
             before = self._parts[:-1]
             self._start_searches(possible | self._lineup.always_searched, before, findings)
+            if self._holding:
+                self._blind = self._holding & (self._lineup.always_searched | given_up)
         found = self._search(text, findings) if self._searches else False
         if changed or first or found:
             self._collect(findings)
@@ -102,8 +107,7 @@ class PassageWatch:
         """
         if not self._holding or self._ended or not self._open_rules:
             return self._length
-        blind = self._lineup.always_searched | self._cursor.given_up()
-        if not self._holding.isdisjoint(blind - self._limits.suspended - self._matched):
+        if self._blind - self._limits.suspended - self._matched:
             return 0
         held = self._cursor.held_from(self._holding - self._limits.suspended)
         return self._length if held is None else held
