@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from midstream.actors.announcer import Announce
 from midstream.messages.conversation import ModelRequest, ReminderItem, ToolResultItem
 from midstream.messages.events import Text, Thinking, ToolUse
-from midstream.messages.lifecycle import Crashed, Down
+from midstream.messages.lifecycle import Down
 from midstream.messages.verdict import VerdictAction
 from midstream.messages.work import (
     Cancel,
@@ -46,7 +46,7 @@ class _Course:
     reserved: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
     """The rules whose reminder an attempt has ordered."""
     is_lost: bool = False
-    """Somebody has crashed since the newest attempt began."""
+    """Somebody has crashed, or was stopped with it, since the newest attempt began."""
     not_before_s: float = 0.0
     """When the next attempt may begin."""
     stopped_at: int | None = None
@@ -86,7 +86,7 @@ class AttemptWatch:
                 course = self._course(_session_of(who))
                 if course.stopped_at is None:
                     course.stopped_at = self._put
-            case Down(reason=Crashed()) if who.endswith("/session"):
+            case Down() if who.endswith("/session"):
                 self._course(_session_of(who)).is_lost = True
             case WatchedBatch():
                 self._on_batch(_session_of(who), message)
