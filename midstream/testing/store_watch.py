@@ -95,7 +95,7 @@ class StoreWatch:
             if isinstance(operation, Put) and operation.book is Book.CONVERSATIONS:
                 meta = msgspec.json.decode(operation.document, type=ConversationMeta)
                 kept = self._conversation(meta.id)
-                self._take_meta(kept, meta, changed.get(meta.id, len(kept.items)))
+                self._take_meta(kept, meta, changed.setdefault(meta.id, len(kept.items)))
         for name in changed:
             kept = self.conversations[name]
             _check_reminders(name, kept)
