@@ -4,7 +4,8 @@ It is the only one that numbers events. For each session it keeps the last event
 ring, bounded in bytes (`event_channel.py`), so that somebody who comes late, or comes back,
 gets what it missed: a suffix of the live sequence, or `GapError` where the ring no longer
 reaches. What is numbered goes to the EventRecorder too, for the event log, which reaches
-further back (`replay.py`). A slow subscriber costs bounded memory and never slows a stream
+further back (`replay.py`) and is all there is of sessions that ended some time ago, or before
+many others (`ended_sessions.py`). A slow subscriber costs bounded memory and never slows a stream
 (`subscription.py`). What becomes known of sessions as a whole goes the same way, over a
 board of its own (`notice_board.py`). What it had in hand when it crashed is a hole in the
 numbers, so that its listeners are told of a gap; the outcome of a session is not lost.
@@ -18,6 +19,7 @@ import trio
 
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
+from midstream.actors.ended_sessions import EndedSessions
 from midstream.actors.errors import MailboxFull
 from midstream.actors.event_channel import Channel, GapError
 from midstream.actors.event_numbers import EventNumbers
@@ -35,9 +37,8 @@ from midstream.messages.rule_counters import RuleCounters
 RING_LIMIT_BYTES = 262_144
 """Events remembered of one session."""
 
-KEPT_AFTER_END_S = 30.0
-"""Seconds after its end for which a session can still be subscribed to
-(spec/animator.md 5.1)."""
+FORGET_EVERY_S = 0.5
+"""Seconds between two looks at what is to be forgotten: one timer for all sessions."""
 
 
 class UnknownSession(MidstreamError):
@@ -116,6 +117,9 @@ class Announcer(Actor[AnnouncerMessage]):
         self._numbers = numbers or EventNumbers()
         self._ring_limit_bytes = ring_limit_bytes
         self._channels: dict[str, Channel] = {}
+        self._ended = EndedSessions()
+        self._forgets = False
+        """Whether somebody sees to it that they are forgotten in time."""
         self._board = NoticeBoard(self._numbers.notices)
         self._counters = RuleCounters()
         self._handled: list[AnnouncerMessage] = []
@@ -123,7 +127,7 @@ class Announcer(Actor[AnnouncerMessage]):
 
     async def started(self) -> None:
         for session_id in self._numbers.ended:
-            self.spawn(self._forget_later, session_id)
+            self._keep_ended(session_id, 0)
         for session_id, end in self._numbers.take_lost().items():
             self._announce(session_id, () if end is None else (end,))
 
@@ -184,19 +188,19 @@ class Announcer(Actor[AnnouncerMessage]):
         channel = self._channel(session_id)
         for event in events:
             self._counters.take(event)
-        had_ended = channel.ended
         numbered = channel.announce(events)
         self._numbers.advance(session_id, channel.position, ended=channel.ended)
         if self._recorder is not None and numbered:
             # A recorder that is so far behind gets a hole, and says so.
             with suppress(MailboxFull):
                 self._recorder.tell_nowait(RecordEvents(numbered))
-        if channel.ended and not had_ended:
-            self.spawn(self._forget_later, session_id)
+        if channel.ended:
+            self._keep_ended(session_id, channel.ring_bytes)
 
     def _continue(self, session_id: str, position: Position) -> None:
         if (former := self._channels.pop(session_id, None)) is not None:
             former.close()
+        self._ended.remove(session_id)
         self._numbers.advance(session_id, position)
         self._channel(session_id)
 
@@ -213,12 +217,26 @@ class Announcer(Actor[AnnouncerMessage]):
         else:
             request.reply.send(subscription)
 
-    async def _forget_later(self, session_id: str) -> None:
-        await trio.sleep(KEPT_AFTER_END_S)
-        await self.address.tell(Forget(session_id))
+    def _keep_ended(self, session_id: str, ring_bytes: int) -> None:
+        """Remember a session that is over, for a while and as long as there is room."""
+        self._ended.put(session_id, ring_bytes, trio.current_time())
+        for crowded_out in self._ended.crowded_out():
+            self._forget(crowded_out)
+        if not self._forgets:
+            self._forgets = True
+            self.spawn(self._forget_in_time)
+
+    async def _forget_in_time(self) -> None:
+        while len(self._ended):
+            soonest_s = trio.current_time() + FORGET_EVERY_S
+            await trio.sleep_until(max(self._ended.first_due_s, soonest_s))
+            for session_id in self._ended.due(trio.current_time()):
+                await self.address.tell(Forget(session_id))
+        self._forgets = False
 
     def _forget(self, session_id: str) -> None:
-        if session_id in self._numbers.ended:
+        self._ended.remove(session_id)
+        if self._numbers.has_ended(session_id):
             self._channels.pop(session_id, None)
             self._numbers.forget(session_id)
 

@@ -45,6 +45,11 @@ class Channel:
         """The place behind the last event."""
         return Position(self.epoch, self.last)
 
+    @property
+    def ring_bytes(self) -> int:
+        """What the remembered events take."""
+        return self._ring_bytes
+
     def announce(self, events: Iterable[AnyEvent]) -> tuple[SessionEvent, ...]:
         """Number the events, remember them, tell whoever listens; the events with numbers."""
         numbered = tuple(

@@ -10,12 +10,14 @@ from typing import NamedTuple
 from midstream.actors.ledger_messages import KeptEvents
 from midstream.messages.errors import FenceLost, VersionConflict
 from midstream.messages.event_log import Block, block_behind
+from midstream.messages.events import SessionEnded
 from midstream.stores.event_log import append_operations, read_tail
 from midstream.stores.sessions import load_session
 from midstream.stores.store import Store
 
 TAILS_KEPT = 4_096
-"""Logs whose end is remembered, which saves reading it before each commit."""
+"""Logs whose end is remembered, which saves reading it before each commit; none of a session
+that has ended, since nothing follows."""
 
 
 class _Tail(NamedTuple):
@@ -65,7 +67,7 @@ class EventKeeper:
             self._forget(blocks)
             return False
         for name, block in blocks.items():
-            self._remember(name, lengths[name] + 1, block.last)
+            self._remember(name, lengths[name] + 1, block)
         return True
 
     async def _keep_one(self, session_id: str, block: Block) -> bool | None:
@@ -85,7 +87,7 @@ class EventKeeper:
                 continue  # it was appended while we read
             except FenceLost:
                 return None if await load_session(self._store, session_id) is None else False
-            self._remember(session_id, tail.length + 1, rest.last)
+            self._remember(session_id, tail.length + 1, rest)
             return True
 
     def _follows(self, session_id: str, block: Block) -> bool:
@@ -93,8 +95,11 @@ class EventKeeper:
         tail = self._tails.get(session_id)
         return tail is not None and block.first > tail.last
 
-    def _remember(self, session_id: str, length: int, last: int) -> None:
-        self._tails[session_id] = _Tail(length, last)
+    def _remember(self, session_id: str, length: int, newest: Block) -> None:
+        if isinstance(newest.runs[-1].event, SessionEnded):
+            self._forget([session_id])
+            return
+        self._tails[session_id] = _Tail(length, newest.last)
         if len(self._tails) > TAILS_KEPT:
             self._forget([next(iter(self._tails))])
 

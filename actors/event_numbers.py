@@ -34,6 +34,10 @@ class EventNumbers:
         """The sessions whose outcome is numbered."""
         return frozenset(self._ended)
 
+    def has_ended(self, session_id: str) -> bool:
+        """Whether the session's outcome is numbered."""
+        return session_id in self._ended
+
     def advance(self, session_id: str, position: Position, *, ended: bool = False) -> None:
         """Everything up to this place is numbered."""
         self._positions[session_id] = position

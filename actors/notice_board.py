@@ -13,8 +13,13 @@ import trio
 from midstream.actors.subscription import Lagged
 from midstream.messages.notices import AnyNotice, Notice
 
-NOTICES_KEPT = 4_096
-"""Notices remembered, and how many may wait for one subscriber; each is below a kilobyte."""
+NOTICES_KEPT = 1_024
+"""Notices remembered for those who come back; each is below a kilobyte. Two for each session:
+a subscriber that was away while five hundred of them ran reads the book of sessions instead."""
+
+NOTICES_WAITING = 4_096
+"""How many may wait for one subscriber: a burst of two thousand ends, as after an outage of
+the store."""
 
 
 class NoticeStream:
@@ -35,7 +40,7 @@ class NoticeStream:
         if self.is_closed:
             return
         self._waiting.extend(notices)
-        if len(self._waiting) > NOTICES_KEPT:
+        if len(self._waiting) > NOTICES_WAITING:
             self._lagged = True
             self._waiting.clear()
         self._arrival.set()

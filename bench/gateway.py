@@ -8,12 +8,14 @@ Rounds of the proxies alternate, and the best of each counts for CPU.
 - CPU for each delta of the stream, as fast as the sockets go, and at a delta each 20 ms in 40
   streams at once, where most reads hold one; and for a request that is hardly more than that,
   with which the gateway writes a record and the pass-through does not.
-- When the first token comes and how late each delta is, for a role chunk and 64 deltas at 20 ms.
+- When the first token comes: one stream at a time through each in turn, so that what else the
+  machine does meets all of them alike; and of the very first request after the start.
+- How late each delta is, for a role chunk and 64 deltas at 20 ms, several streams at once.
 - How long after a client has left its provider sees the connection close.
 - 200 streams at once of which half are left at random, again and again: what stays open, what
   stays in memory.
 
-    python bench/gateway.py [--json] [cpu] [latency] [leave] [memory]
+    python bench/gateway.py [--json] [first] [cpu] [latency] [leave] [memory]
 """
 
 import re
@@ -42,13 +44,16 @@ PACED_DELTAS = 64
 REQUESTS = 100
 ROUNDS = 5
 LATENCY_ROUNDS, LATENCY_STREAMS = 12, 4
+FIRST_STREAMS, FIRST_DELTAS = 300, 2
 LEAVERS = 200
 CROWD = 200
 CROWD_DELTAS, CROWD_PACE_MS = 20, 100
 """So slow that a machine that runs all of them at once is not the limit."""
 PATIENCE_S = 20.0
 """How long a client waits that does not leave."""
-CROWD_ROUNDS = 6
+CROWD_ROUNDS = 12
+CROWD_ROWS = (1, 2, 4, 6, 8, 10, 12)
+"""Rounds after which memory is told: the last ones say whether it has levelled off."""
 
 _STAMP = re.compile(rb"(\d+):(\d+);")
 _ids = count()
@@ -224,6 +229,48 @@ async def _time(port: int, times: Times, after_s: float) -> None:
     times.gaps += [abs(b - a) for a, b in pairwise(late)]
 
 
+async def first(proxies: Sequence[Proxy], upstream: int) -> None:
+    """The order changes from round to round, so that none comes always behind the same."""
+    ports = {"no proxy": upstream} | {proxy.name: proxy.port for proxy in proxies}
+    measured = {name: list[float]() for name in ports}
+    random = Random(1)
+    for _ in range(FIRST_STREAMS + 1):
+        for name in random.sample(list(ports), len(ports)):
+            measured[name].append(await _first_token(ports[name]))
+    bare = measured[proxies[0].name][1:]
+    rows: list[Row] = []
+    for name, (very_first, *others) in measured.items():
+        cuts = _cuts(others)
+        added = _cuts([one - other for one, other in zip(others, bare, strict=True)])
+        rows.append(
+            {
+                "proxy": name,
+                "very first ms": very_first,
+                "p50": cuts[49],
+                "p90": cuts[89],
+                "p99": cuts[98],
+                "max": max(others),
+                "added p50": cuts[49] - _cuts(bare)[49],
+                "added p99": cuts[98] - _cuts(bare)[98],
+                "p90 of pairs": added[89],
+            }
+        )
+    report(f"Time to the first token, {FIRST_STREAMS} streams each, one at a time", rows)
+
+
+async def _first_token(port: int) -> float:
+    """In milliseconds, from when all of the request is sent."""
+    came_ms = 0.0
+    async with asked(port, CHAT, FIRST_DELTAS, 1) as stream:
+        began_ns, said = time.monotonic_ns(), b""
+        async for piece in _answer(stream):
+            said += piece
+            if not came_ms and _STAMP.search(said):
+                came_ms = (time.monotonic_ns() - began_ns) / 1e6
+    assert came_ms, said
+    return came_ms
+
+
 async def latency(proxies: Sequence[Proxy], upstream: int) -> None:
     ports = {"no proxy": upstream} | {proxy.name: proxy.port for proxy in proxies}
     measured = {name: Times() for name in ports}
@@ -325,9 +372,8 @@ async def _crowd(proxy: Proxy, upstream: int) -> Row:
         "left open": await ask_proxy(upstream, "/open"),
         "not answered": f"{len(broken)}/{CROWD * CROWD_ROUNDS // 2}",
         "MiB before": memory_mib[0],
-        "after 1 round": memory_mib[1],
-        f"after {CROWD_ROUNDS // 2}": memory_mib[CROWD_ROUNDS // 2],
-        f"after {CROWD_ROUNDS}": memory_mib[-1],
+        **{f"after {number}": memory_mib[number] for number in CROWD_ROWS},
+        "last 4 rounds": memory_mib[-1] - memory_mib[-5],
     }
 
 
@@ -336,7 +382,7 @@ async def memory(proxies: Sequence[Proxy], upstream: int) -> None:
     report(f"{CROWD} streams at once, half of them left at random, {CROWD_ROUNDS} rounds", rows)
 
 
-MEASURES = {"cpu": cpu, "latency": latency, "leave": leave, "memory": memory}
+MEASURES = {"first": first, "cpu": cpu, "latency": latency, "leave": leave, "memory": memory}
 
 
 async def main() -> None:

@@ -1,13 +1,16 @@
 """The log of a session holds each event once, whoever sends it how often."""
 
+import tracemalloc
 from random import Random
 
+import msgspec
 import pytest
 
+from midstream.actors import event_keeper
 from midstream.actors.event_keeper import EventKeeper
 from midstream.messages.event_log import Block, block_of
-from midstream.messages.events import SessionEvent, Text
-from midstream.messages.record import Fence
+from midstream.messages.events import SessionEnded, SessionEvent, Text
+from midstream.messages.record import Fence, SessionStatus
 from midstream.messages.transition import AttachRunning, OrphanFailed, Recover
 from midstream.stores.event_log import LogReader
 from midstream.stores.memory import MemoryStore
@@ -72,3 +75,28 @@ async def test_the_log_takes_nothing_from_an_owner_that_has_lost_the_session(
 async def test_events_of_a_session_without_a_record_are_neither_kept_nor_refused() -> None:
     kept = await EventKeeper(MemoryStore()).keep({"ses": block(1, 3)})
     assert (kept.through, kept.refused) == ({}, frozenset())
+
+
+async def test_nothing_is_remembered_of_the_logs_of_sessions_that_have_ended() -> None:
+    store, began = MemoryStore(), AttachRunning(id="", started_at=AT, provider="p")
+    keeper = EventKeeper(store)
+    end = SessionEnded(SessionStatus.COMPLETED, "done")
+
+    async def run(*names: str) -> int:
+        """Bytes that the keeper holds once these have ended."""
+        for name in names:
+            fence = Fence("host-a", 1)
+            await apply_transition(store, msgspec.structs.replace(began, id=name, fence=fence))
+        for number, event in ((1, Text(1, "Hi")), (2, end)):
+            await keeper.keep({n: block_of([SessionEvent(n, number, event)]) for n in names})
+        own = tracemalloc.Filter(inclusive=True, filename_pattern=event_keeper.__file__)
+        kept = tracemalloc.take_snapshot().filter_traces([own]).statistics("filename")
+        return sum(each.size for each in kept)
+
+    tracemalloc.start()
+    try:
+        sizes = [await run(*(f"ses-{n}" for n in range(s, s + 20))) for s in range(0, 400, 20)]
+    finally:
+        tracemalloc.stop()
+    assert sizes[-1] - sizes[0] < 4_096, "the table of four hundred takes twice as much"
+    assert await store.length(Log.EVENTS, "ses-399") == 2

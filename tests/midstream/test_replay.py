@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from midstream.actors.announcer import (
-    KEPT_AFTER_END_S,
     Announce,
     AnnouncerMessage,
     Continue,
     FollowNotices,
     Forget,
     Notify,
+    Subscribe,
     UnknownSession,
 )
 from midstream.actors.clock import ManualClock
+from midstream.actors.ended_sessions import ENDED_LIMIT_BYTES, KEPT_AFTER_END_S
 from midstream.actors.event_backlog import EventBacklog
 from midstream.actors.event_channel import GapError
 from midstream.actors.event_recorder import EVERY_S, WITHOUT_RECORD_S
@@ -285,6 +286,20 @@ async def test_what_was_told_before_the_announcer_crashed_is_no_gap(
         await crash_over(books)
         await say(books, *texts(6, 1), ENDED)
         assert words(await read(replay)) == words_of(4, 6)
+
+
+async def test_a_session_that_many_others_crowd_out_is_read_from_the_log(
+    autojump_clock: MockClock,
+) -> None:
+    async with host(MemoryStore(), BEGIN) as books:
+        await say(books, *texts(1, 3), ENDED)
+        await trio.sleep(FLUSHED_S)
+        large = SessionEnded(SessionStatus.COMPLETED, LONG * 200)
+        for number in range(ENDED_LIMIT_BYTES // len(large.output) + 1):
+            await books.announcer.address.tell(Announce(f"other-{number}", (large,)))
+        with pytest.raises(UnknownSession):
+            await books.announcer.address.ask(lambda reply: Subscribe("ses", 0, reply), 5.0)
+        assert words(await read(books.replay("ses"))) == words_of(1, 3)
 
 
 async def test_an_outcome_is_told_although_the_announcer_crashes_over_it(
