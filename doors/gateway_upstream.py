@@ -126,6 +126,10 @@ class Upstream:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
                 await exchange.release()
 
+    async def prepare(self) -> None:
+        """Have a client ready for the first request."""
+        await self._lanes.prepare()
+
     async def aclose(self) -> None:
         await self._lanes.aclose()
 

@@ -93,6 +93,8 @@ async def open_gateway(
             files=files,
         )
         await gateway.recall()
+        for upstream in upstreams:
+            await upstream.prepare()
         app: ASGIApp = gateway_app(gateway, metrics.routes())
         if is_loopback(config.host):
             app = LocalOnly(app, config.hosts)

@@ -151,7 +151,8 @@ class SessionHandle:
 
         Those that are remembered no more come from the event log, in which adjacent deltas
         are joined. Raises `GapError` if events behind `after` are nowhere on record, and
-        `UnknownSession` for a session that left no record, half a minute after its end.
+        `UnknownSession` for a session that left no record, half a minute after its end at the
+        latest.
         """
         return EventStream(self._replay(after), self._admission, lambda event: event)
 

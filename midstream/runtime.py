@@ -325,7 +325,7 @@ class Runtime:
 
     async def follow(self, session_id: str) -> EventStream[Chunk] | None:
         """What the model has said and says in a session of this runtime, from its beginning;
-        None if it is not known here, or ended more than half a minute ago.
+        None if it is not known here, or ended more than half a minute ago, or before many others.
 
         Waits until it is decided whether a session that was just handed in is let in.
         """

@@ -12,6 +12,7 @@ can outlive its lane. HTTP/2 would share one connection between streams, so it i
 
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import httpx2
@@ -89,9 +90,26 @@ class Lanes:
         if self._ssl_context is None:
             # Made once: reading the certificates takes as long as a short answer.
             self._ssl_context = httpx2.create_ssl_context(verify=self._tls)
+        return self._new(self._ssl_context)
+
+    async def prepare(self) -> None:
+        """Have a lane ready for the first stream, which else waits, with all others, until
+        certificates are read and the client's modules are loaded: a tenth of a second."""
+        if self._transport is not None or self._ssl_context is not None:
+            return
+        create = partial(httpx2.create_ssl_context, verify=self._tls)
+        try:
+            context = await trio.to_thread.run_sync(create)
+        except OSError:
+            return  # the first stream tries again, and its error reaches whoever asks
+        self._ssl_context = context
+        lane = await trio.to_thread.run_sync(self._new, context)
+        await self.give_back(lane)
+
+    def _new(self, context: ssl.SSLContext) -> Lane:
         return Lane(
             httpx2.AsyncClient(
-                verify=self._ssl_context,
+                verify=context,
                 transport=self._transport() if self._transport else None,
                 limits=httpx2.Limits(max_connections=1, keepalive_expiry=KEEP_ALIVE_S),
                 http2=False,

@@ -32,12 +32,14 @@ from midstream.messages.events import SessionEnded, SessionStarted
 from midstream.messages.notices import Revived
 from midstream.messages.record import SessionStatus
 
-MANY = ENDED_LIMIT_BYTES // SESSION_BYTES
+MANY = ENDED_LIMIT_BYTES // (2 * SESSION_BYTES)
 """More short sessions than there is room for, and more notices than are kept."""
 
 
 GROWTH_BYTES = 200_000
-"""What may come and go by chance; `MANY` sessions that are kept take forty times as much."""
+"""What may come and go by chance; `MANY` sessions that are kept take twenty times as much."""
+
+PATIENCE_S = 60.0
 
 Announcing = Address[AnnouncerMessage]
 
@@ -50,11 +52,11 @@ async def run_sessions(announcer: Announcing, numbers: Iterable[int]) -> None:
         begun = SessionStarted(name, "scripted", "m")
         await announcer.tell(Announce(name, (begun, ended)))
         await announcer.tell(Notify((Revived(session_id=name),)))
-    await announcer.ask(CountRules, 5.0)
+    await announcer.ask(CountRules, PATIENCE_S)
 
 
 async def subscribe(announcer: Announcing, name: str, after: int = 0) -> Subscription:
-    return await announcer.ask(lambda reply: Subscribe(name, after, reply), 5.0)
+    return await announcer.ask(lambda reply: Subscribe(name, after, reply), PATIENCE_S)
 
 
 @contextmanager
