@@ -234,6 +234,10 @@ STEPS = frozenset({Book.SESSIONS, Book.CONVERSATIONS})
 """Books that are written with the steps of sessions, where a failure has to be made good."""
 
 
+MOST_STEPS = 8
+"""A session of one answer writes two, one with a reminder three, and a call takes two more."""
+
+
 class FaultyStore(MemoryStore):
     """A store that is sometimes slow, away, or commits and then says that it failed.
 
@@ -247,6 +251,8 @@ class FaultyStore(MemoryStore):
         self.trace: Trace | None = None
         self.watch: Callable[[Sequence[Operation]], None] | None = None
         self._away_until = 0.0
+        self._steps: int | None = None
+        """Steps until the store is away for a while."""
 
     def reopen(self) -> "FaultyStore":
         return FaultyStore(self._contents)
@@ -284,23 +290,33 @@ class FaultyStore(MemoryStore):
         if trio.current_time() < self._away_until:
             await trio.lowlevel.checkpoint()
             raise StoreError("injected: the store is away")
-        kind = choices.pick(STORE, 16 if matters else 64)
-        if kind < 11:
-            return False
-        if kind < 12 or kind >= 16:
-            if choices.once_in(STORE, 2):
-                await trio.sleep(choices.one_of(STORE, (0.0, 0.001, 0.05, 0.5, 4.0)))
-            return False
-        if kind == 15 and can_fail_late:
-            self._note("!! the store commits, and fails")
-            return True
-        if kind == 14:
+        if matters and self._goes_away_now(choices):
             away_s = choices.one_of(STORE, (0.5, 3.0, 20.0))
             self._away_until = trio.current_time() + away_s
             self._note(f"!! the store is away for {away_s} s")
+            await trio.lowlevel.checkpoint()
+            raise StoreError("injected: the store is away")
+        options = 32 if matters else 64
+        from_the_end = options - choices.pick(STORE, options)
+        if from_the_end > 10:
+            return False
+        if from_the_end > 3:
+            await trio.sleep(choices.one_of(STORE, (0.0, 0.001, 0.05, 0.5, 4.0)))
+            return False
+        if from_the_end == 1 and can_fail_late:
+            self._note("!! the store commits, and fails")
+            return True
         self._note("!! the store fails")
         await trio.lowlevel.checkpoint()
         raise StoreError("injected: the store is down")
+
+    def _goes_away_now(self, choices: Choices) -> bool:
+        """Once in a run, or never: at any of its first steps alike, so that what is written last
+        is met as often as what is written first."""
+        if self._steps is None:
+            self._steps = choices.pick(STORE, MOST_STEPS)
+        self._steps -= 1
+        return self._steps == 0
 
     def _note(self, what: str) -> None:
         if self.trace is not None:

@@ -223,11 +223,11 @@ class Race:
             with self.never_asked_while_paused(world.runtime, world.provider):
                 yield world
                 await self.end(world)
-            nursery.cancel_scope.cancel()
             store.choices = None
             watch.end()
             await self._drained(world)
             self._check_kept(world, config.rules)
+            nursery.cancel_scope.cancel()
 
     async def end(self, world: World) -> None:
         """Wait for all outcomes, and then for a while in which nothing may start."""

@@ -13,13 +13,16 @@ from midstream.testing.world import ObservedSession
 CHAINED = 'work <**stopMessage:"go on",2**>'
 QUOTA: list[Step] = [ProviderFailure(FailureKind.RATE_LIMITED, "come back later", status=429)]
 EMPTY = answer("")
+FOO = answer("foo")
 
 
 def replies(race: Race, number: int = 14) -> list[list[Step]]:
     first = race.script(answer("reply"))
     later = [
-        race.script(race.one_of((answer("more"), EMPTY, QUOTA, answer("foo"), CLEAN)))
-        for _ in range(number)
+        race.script(
+            race.one_of((answer(f"more {n}"), answer(f"{n} more"), CLEAN, FOO, EMPTY, QUOTA))
+        )
+        for n in range(number)
     ]
     return [first, *later]
 
