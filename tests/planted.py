@@ -1,0 +1,1041 @@
+"""Plant bugs in a copy of the program, and see after how many seeds a scenario finds each.
+
+    python tests/planted.py              all of them
+    python tests/planted.py fence        those whose name has "fence" in it
+    python tests/planted.py --list       what there is, and what is known of it
+
+A bug is one small edit, as somebody could make it. Only the scenarios that are explored run, no
+test that was written for a guard. What has found a bug, and with which seed, stands in `FOUND`;
+`HARMLESS` says of others why nothing can go wrong by them alone. The rest was tried and not found
+yet, or was not tried to the end. Exit status 1 if a bug of `FOUND` is not found any more.
+"""
+
+# ruff: noqa: E501 - guards are quoted as they stand
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from guards import Mutant
+from mutants import Copy
+
+ABORT = ("test_abort_races", "test_tool_races", "test_chain_races")
+HOSTS = ("test_host_races",)
+REPLAY = ("test_replay_races", "test_wire_races")
+AREAS = {
+    1: (*ABORT, *HOSTS),
+    2: ABORT,
+    3: ABORT,
+    4: (*ABORT, *HOSTS),
+    5: ABORT,
+    6: ("test_tool_races", "test_abort_races", "test_host_races"),
+    7: (*ABORT, *HOSTS),
+    8: HOSTS,
+    10: (*ABORT, *HOSTS),
+    11: REPLAY,
+    12: HOSTS,
+    13: ("test_tool_races",),
+}
+"""The scenarios that can find what breaks an invariant."""
+
+DEADLINE_S = 2_400
+WORKERS = 2
+
+
+def planted(name: str, invariant: int, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, invariant, file, old, new, AREAS[invariant])
+
+
+BUGS = (
+    # 1
+    planted(
+        "the retry does not wait for the stream to settle",
+        1,
+        "actors/turn_abort.py",
+        "turn.phase = Settling(attempt, frozenset(Wait), _after_cut(violations))",
+        "turn.phase = Settling(attempt, frozenset({Wait.DELAY}), _after_cut(violations))",
+    ),
+    planted(
+        "a lost attempt is repeated at once",
+        1,
+        "actors/turn_abort.py",
+        "settling = Settling(attempt, frozenset(Wait), Retry(()))",
+        "settling = Settling(attempt, frozenset({Wait.DELAY}), Retry(()))",
+    ),
+    planted(
+        "a stream that is told to close counts as closed",
+        1,
+        "actors/turn_abort.py",
+        "turn.phase = Settling(attempt, frozenset({Wait.SETTLED}), then)\n    return [Abort(attempt), _timers(turn, attempt)]",
+        "turn.phase = Settling(attempt, frozenset({Wait.SETTLED}), then)\n    return [Abort(attempt), *when_settled(turn, turn.phase, Wait.SETTLED)]",
+    ),
+    planted(
+        "an abort does not close the stream",
+        1,
+        "actors/abort_latch.py",
+        "            self._scope.cancel()",
+        "            pass",
+    ),
+    planted(
+        "a busy conversation takes another prompt",
+        1,
+        "midstream/launcher.py",
+        "if live is not None and live.ended is None:",
+        "if False:",
+    ),
+    planted(
+        "the store lets a busy conversation take another prompt",
+        1,
+        "stores/conversations.py",
+        "    if last is not None and not last.record.is_terminal:",
+        "    if False:",
+    ),
+    # 2
+    planted(
+        "the attempt fence of batches is dropped in the turn",
+        2,
+        "actors/turn.py",
+        "case WatchedBatch(attempt=attempt), Streaming(live) if attempt == live:",
+        "case WatchedBatch(attempt=attempt), Streaming(live):",
+    ),
+    planted(
+        "the attempt fence of the end is dropped in the turn",
+        2,
+        "actors/turn.py",
+        "case WatchedEnd(attempt), Streaming(live) if attempt == live:",
+        "case WatchedEnd(attempt), Streaming(live):",
+    ),
+    planted(
+        "the attempt fence of the settled stream is dropped",
+        2,
+        "actors/turn.py",
+        "case WatchedEnd(attempt), Settling(live) as phase if attempt == live:",
+        "case WatchedEnd(attempt), Settling(live) as phase:",
+    ),
+    planted(
+        "the attempt fence of the retry timer is dropped",
+        2,
+        "actors/turn.py",
+        "case RetryDue(attempt), Settling(live) as phase if attempt == live:",
+        "case RetryDue(attempt), Settling(live) as phase:",
+    ),
+    planted(
+        "the attempt fence of the matcher is dropped",
+        2,
+        "actors/rule_matcher.py",
+        "case StreamBatch(attempt) if attempt == self._attempt:",
+        "case StreamBatch(attempt):",
+    ),
+    planted(
+        "the batch that breaks a rule is published",
+        2,
+        "actors/turn_abort.py",
+        "    events: list[AnyEvent] = [\n        RuleTriggered(attempt, verdict, latency_us",
+        "    events: list[AnyEvent] = [\n        *said(attempt, batch.messages)\n    ]\n    events += [\n        RuleTriggered(attempt, verdict, latency_us",
+    ),
+    planted(
+        "what comes behind a cut is published",
+        2,
+        "actors/turn.py",
+        "            case WatchedEnd(attempt), Settling(live) as phase if attempt == live:",
+        "            case WatchedBatch(), Settling():\n                return [Publish(tuple(said(message.attempt, message.messages)))]\n            case WatchedEnd(attempt), Settling(live) as phase if attempt == live:",
+    ),
+    planted(
+        "a verdict of a cut attempt cuts again",
+        2,
+        "actors/turn.py",
+        "case WatchedBatch(attempt=attempt), Streaming(live) if attempt == live:",
+        "case WatchedBatch(attempt=attempt), (Streaming(live) | Settling(live)) if attempt == live:",
+    ),
+    planted(
+        "the matcher goes on watching behind a cut",
+        2,
+        "actors/rule_matcher.py",
+        "            self._attempt = 0\n",
+        "",
+    ),
+    planted(
+        "a cut answer is kept all the same",
+        2,
+        "actors/turn_abort.py",
+        "    if turn.settings.context_mode is ContextMode.KEEP:",
+        "    if True:",
+    ),
+    planted(
+        "a retracted attempt stays when the session ends",
+        2,
+        "actors/turn_state.py",
+        "        if self.attempt.is_void:\n",
+        "        if False:\n",
+    ),
+    planted(
+        "a lost attempt is not retracted",
+        2,
+        "actors/turn_abort.py",
+        "events = (AttemptLost(attempt, lost.reason), Retracted(attempt, lost.reason))",
+        "events = (AttemptLost(attempt, lost.reason),)",
+    ),
+    planted(
+        "a restarted matcher lets everything pass",
+        2,
+        "actors/rule_matcher.py",
+        "                case StreamBatch():\n                    pass",
+        "                case StreamBatch(attempt) if not self._attempt:\n                    await self._session.pass_on(\n                        WatchedBatch(attempt, message.messages, (), message.arrived_at, None)\n                    )\n                case StreamBatch():\n                    pass",
+    ),
+    planted(
+        "a crash of the matcher costs the watch and not the attempt",
+        2,
+        "actors/turn_abort.py",
+        "        case Streaming(attempt) if lost.crashed or is_restart:",
+        "        case Streaming(attempt) if lost.crashed and lost.stream_closed:",
+    ),
+    # 3
+    planted(
+        "a stop leaves a retry that waits",
+        3,
+        "actors/turn_stop.py",
+        "case Settling(_, _, Retry() | FollowUpFailed()) as settling:",
+        "case Settling(_, _, FollowUpFailed()) as settling:",
+    ),
+    planted(
+        "a stop is forgotten while something is written",
+        3,
+        "actors/turn_stop.py",
+        "turn.phase = replace(writing, stop=conclusion)",
+        "pass",
+    ),
+    planted(
+        "a stop is forgotten once something is written",
+        3,
+        "actors/turn.py",
+        "    if stop is not None:\n        return effects + finish(turn, stop, ())\n",
+        "",
+    ),
+    planted(
+        "a stop before the calls is forgotten",
+        3,
+        "actors/turn.py",
+        "if isinstance(then, RunNext) and stop is not None:",
+        "if False:",
+    ),
+    planted(
+        "a stop while calls run is forgotten when they have returned",
+        3,
+        "actors/turn_tool_round.py",
+        "    if phase.stop is not None:\n        return finish",
+        "    if False:\n        return finish",
+    ),
+    planted(
+        "a stop is not known to who opens streams",
+        3,
+        "actors/stream_monitor.py",
+        "return not (self._aborts.is_aborted(attempt) or self._stop.is_set)",
+        "return not self._aborts.is_aborted(attempt)",
+    ),
+    planted(
+        "a stop waits its turn in the mailbox",
+        3,
+        "actors/session.py",
+        "return sorted(messages, key=_urgency)",
+        "return list(messages)",
+    ),
+    planted(
+        "an order to start that was aborted is carried out",
+        3,
+        "actors/stream_monitor.py",
+        "return not (self._aborts.is_aborted(attempt) or self._stop.is_set)",
+        "return not self._stop.is_set",
+    ),
+    planted(
+        "timers go on when they are dropped",
+        3,
+        "actors/retry_scheduler.py",
+        "        self._timers.cancel()\n",
+        "",
+    ),
+    # 4
+    planted(
+        "a stream without its terminal event is finished",
+        4,
+        "actors/turn_reply.py",
+        "if partial.state is StreamState.FINISHED:",
+        "if partial.failure is None:",
+    ),
+    planted(
+        "a terminal record changes",
+        4,
+        "messages/reducer.py",
+        "if existing is not None and existing.is_terminal:",
+        "if existing is not None and existing.presumed_dead:",
+    ),
+    planted(
+        "the terminal record is lost when the store is down",
+        4,
+        "actors/step_writer.py",
+        "            return await self._set_aside(envelope, error)\n\n    async def _commit_twice",
+        "            if isinstance(envelope.recording, FinishSession):\n                ended = ending(envelope.enrolment, envelope.recording.ended, envelope.at)\n                return reduce(self._records.get(session_id), ended)\n            return await self._set_aside(envelope, error)\n\n    async def _commit_twice",
+    ),
+    planted(
+        "the outcome is told before it is on record",
+        4,
+        "actors/turn_record.py",
+        "    return write(turn, recording, EndNow(end))",
+        "    return [*write(turn, recording, EndNow(end)), Publish((end,))]",
+    ),
+    planted(
+        "the outcome that was announced is not the one on record",
+        4,
+        "actors/turn.py",
+        "ended = then.ended if record is None else as_recorded(then.ended, record)",
+        "ended = then.ended",
+    ),
+    planted(
+        "a session that goes says nothing",
+        4,
+        "actors/session.py",
+        "last = self._turn.abandon(why, trio.current_time(), crashed=crashed)",
+        "last = None",
+    ),
+    planted(
+        "to leave is to stop",
+        4,
+        "actors/turn_stop.py",
+        '    if turn.continuing.follow_up is None:\n        return []\n    reason = "the client has gone"',
+        '    reason = "the client has gone"',
+    ),
+    planted(
+        "to leave is to cancel",
+        4,
+        "midstream/handle.py",
+        "            await self._session.tell(Detach())",
+        "            await self._session.tell(Cancel(None))\n            self._stop.set()",
+    ),
+    # 5
+    planted(
+        "a reminder leaves no record in the store",
+        5,
+        "stores/conversation_draft.py",
+        "        self.add(Put(Book.INJECTIONS, record.id, encode(record), 0))\n",
+        "",
+    ),
+    planted(
+        "a reminder leaves no record in memory",
+        5,
+        "stores/conversation_draft.py",
+        "        self.conversation = replace(self.conversation, injections=injections)",
+        "        self.conversation = replace(self.conversation, injections=self.conversation.injections)",
+    ),
+    planted(
+        "a reminder is not known to the attempts that follow",
+        5,
+        "actors/turn_record.py",
+        "            turn.recorded.update(dict.fromkeys(item.rules, turn.ordinal))\n",
+        "",
+    ),
+    planted(
+        "a rule counts as reminded of before its reminder is delivered",
+        5,
+        "actors/turn_reminders.py",
+        "            attempt.deferred.append(verdict)",
+        "            attempt.deferred.append(verdict)\n            turn.recorded[verdict.rule] = turn.ordinal",
+    ),
+    planted(
+        "a rule counts as reminded of when it cuts",
+        5,
+        "actors/turn_abort.py",
+        "    turn.attempt.is_void = True\n    aborted_at",
+        "    turn.attempt.is_void = True\n    turn.recorded.update({each.rule: turn.ordinal for each in violations})\n    aborted_at",
+    ),
+    planted(
+        "a rule repeats although it was reminded of",
+        5,
+        "rules/policy.py",
+        "case RepeatMode.ONCE:\n            return f",
+        "case RepeatMode.ONCE:\n            return None and f",
+    ),
+    planted(
+        "a reminder on its way is ordered again",
+        5,
+        "rules/policy.py",
+        "if rule.name in reserved:",
+        "if False:",
+    ),
+    planted(
+        "a lost reservation is kept for ever",
+        5,
+        "rules/policy.py",
+        "return PolicyState(recorded=recorded, interrupts=state.interrupts)",
+        "return PolicyState(recorded=recorded, reserved=state.reserved, interrupts=state.interrupts)",
+    ),
+    planted(
+        "a deferred reminder outlives its attempt",
+        5,
+        "actors/turn_attempt.py",
+        "    turn.attempt = Attempt(number, Accumulator(turn.settings.format))",
+        "    deferred = turn.attempt.deferred\n    turn.attempt = Attempt(number, Accumulator(turn.settings.format), deferred)",
+    ),
+    planted(
+        "a deferred reminder is lost",
+        5,
+        "actors/turn_reply.py",
+        "        return append(turn, (*items, *deferred_reminder(turn)))",
+        "        return append(turn, items)",
+    ),
+    # 6
+    planted(
+        "half a call is kept",
+        6,
+        "messages/settle.py",
+        "if b.complete or isinstance(b.part, TextPart)]",
+        "if b.complete or isinstance(b.part, TextPart | ToolCallPart)]",
+    ),
+    planted(
+        "a call that never ran has no result",
+        6,
+        "messages/settle.py",
+        "if known is not None or ending is not Ending.FINISHED:",
+        "if known is not None:",
+    ),
+    planted(
+        "history is not healed",
+        6,
+        "messages/settle.py",
+        "results = [self.results.get(call.call_id) or _result(call, unknown) for call in self.calls]",
+        "results = [self.results[call.call_id] for call in self.calls if call.call_id in self.results]",
+    ),
+    planted(
+        "a forbidden call runs when its rule is spent",
+        6,
+        "actors/turn_reminders.py",
+        "if verdict.interrupts and verdict.call_id and turn.settings.runs_tools:",
+        "if False:",
+    ),
+    planted(
+        "a call that was lost is run again",
+        6,
+        "actors/turn_tool_round.py",
+        "    return [StopCalls(phase.attempt), *lost]",
+        "    return lost",
+    ),
+    planted(
+        "a call that had returned counts as interrupted",
+        6,
+        "actors/turn_tool_round.py",
+        "    running = replace(phase, outcomes={**phase.outcomes, **known})",
+        "    if phase.stop is not None:\n        known = {call.call_id: ToolOutcome(ToolState.NOT_STARTED) for call in calls}\n    running = replace(phase, outcomes={**phase.outcomes, **known})",
+    ),
+    # 7
+    planted(
+        "what starts by itself costs nothing",
+        7,
+        "actors/turn_state.py",
+        "        if (spent := self.spent()) is None:\n            self.spending.restarts += 1",
+        "        if (spent := self.spent()) is None:\n            pass",
+    ),
+    planted(
+        "a continuation costs nothing",
+        7,
+        "actors/turn_follow_up.py",
+        "        turn.spending.restarts += 1\n",
+        "",
+    ),
+    planted(
+        "recoveries do not count against the budget",
+        7,
+        "actors/turn.py",
+        "        turn.spending.restarts = recoveries - 1\n",
+        "",
+    ),
+    planted(
+        "a crash does not count against the budget",
+        7,
+        "actors/turn_abort.py",
+        "    if (spent := turn.draw_on_budget()) is not None:\n        items = turn.broken_off(partial, Ending.FAILED)",
+        "    if then.violations and (spent := turn.draw_on_budget()) is not None:\n        items = turn.broken_off(partial, Ending.FAILED)",
+    ),
+    planted(
+        "what ends by budget is reported as completed",
+        7,
+        "actors/turn_abort.py",
+        "return finish(turn, Conclusion(SessionStatus.CAPPED, spent), items)",
+        "return finish(turn, Conclusion(SessionStatus.COMPLETED, spent), items)",
+    ),
+    planted(
+        "a chain goes on when the client has gone",
+        7,
+        "actors/turn_stop.py",
+        "replace(turn.continuing, is_connected=False)",
+        "replace(turn.continuing, is_connected=True)",
+    ),
+    planted(
+        "a continuation is counted behind its sending",
+        7,
+        "actors/turn_follow_up.py",
+        "return told + append(turn, items, stop_message=turn.continuing.state)",
+        "return told + append(turn, items)",
+    ),
+    planted(
+        "a continuation is refunded that was sent",
+        7,
+        "actors/turn_continuation.py",
+        "if self.state is None or self.follow_up is None or self.follow_up.may_have_reached:",
+        "if self.state is None or self.follow_up is None:",
+    ),
+    planted(
+        "a follow-up that fails is not given back",
+        7,
+        "actors/turn_continuation.py",
+        "        state = refund(state, follow_up.reservation)\n    return replace(continuing, state=state, follow_up=None), verdict",
+        "        pass\n    return replace(continuing, state=state, follow_up=None), verdict",
+    ),
+    planted(
+        "one more continuation than was asked for",
+        7,
+        "messages/stop_message.py",
+        "return max(0, (self.max_repeats or 0) - self.used) if self.is_armed else 0",
+        "return max(0, (self.max_repeats or 0) - self.used + 1) if self.is_armed else 0",
+    ),
+    # 8
+    planted(
+        "a window that is open lets sessions in",
+        8,
+        "messages/dispatch.py",
+        "    if not is_dispatchable(status, now_ms):\n        return Decision(status, (Refused",
+        "    if False:\n        return Decision(status, (Refused",
+    ),
+    planted(
+        "an open window shrinks",
+        8,
+        "messages/dispatch.py",
+        "if event.retry_after_ms is None or (until_ms is not None and asked_ms <= until_ms):",
+        "if event.retry_after_ms is None:",
+    ),
+    planted(
+        "a straggler ends the pause",
+        8,
+        "messages/dispatch.py",
+        "return started_ms is not None and started_ms > since_ms",
+        "return True",
+    ),
+    planted(
+        "any number of sessions probe",
+        8,
+        "messages/dispatch.py",
+        "if limit and len(status.probes) >= limit:",
+        "if False:",
+    ),
+    planted(
+        "a probe that ends keeps its place",
+        8,
+        "messages/dispatch.py",
+        "    left = tuple(probe for probe in status.probes if probe != session_id)",
+        "    left = status.probes",
+    ),
+    planted(
+        "an attempt does not ask whether everybody is paused",
+        8,
+        "actors/stream_monitor.py",
+        "                await self._pass_gate(start.attempt)",
+        "                await trio.lowlevel.checkpoint()",
+    ),
+    planted(
+        "the machine decides on a status that is old",
+        8,
+        "actors/backoff_machine.py",
+        "                    await self._reload()\n                    continue",
+        "                    pass",
+    ),
+    # 10
+    planted(
+        "a step has no key",
+        10,
+        "stores/conversations.py",
+        "key=key or write.key, durable=write.durable",
+        "key=None, durable=write.durable",
+    ),
+    planted(
+        "what the store could not take is dropped",
+        10,
+        "actors/step_writer.py",
+        "            await self._office.put(envelope)\n",
+        "            pass\n",
+    ),
+    planted(
+        "a step overtakes one that waits in the queue",
+        10,
+        "actors/step_writer.py",
+        "        if self._office.keeps_back(session_id):\n            earlier",
+        "        if False:\n            earlier",
+    ),
+    planted(
+        "a letter stays in the queue when it has arrived",
+        10,
+        "actors/dead_letter_office.py",
+        "        await self._queue.remove(name)\n",
+        "",
+    ),
+    planted(
+        "letters arrive under another key",
+        10,
+        "actors/step_writer.py",
+        "write = await commit_write(self._store, known, decide, key=envelope.key)",
+        "write = await commit_write(self._store, known, decide, key=f'{envelope.key}@{trio.current_time()}')",
+    ),
+    planted(
+        "the letters of two drains are delivered at once",
+        10,
+        "actors/dead_letter_office.py",
+        "        async with self._in_use:\n            try:\n                names",
+        "        if True:\n            try:\n                names",
+    ),
+    planted(
+        "anybody writes to a session",
+        10,
+        "messages/reducer.py",
+        "if existing.fence is None or existing.fence == transition.fence:",
+        "if True:",
+    ),
+    planted(
+        "a takeover leaves the fence of the old owner",
+        10,
+        "messages/reducer.py",
+        "token = existing.fence.token + 1 if",
+        "token = existing.fence.token if",
+    ),
+    planted(
+        "a stalled owner writes under any fence",
+        10,
+        "stores/conversations.py",
+        "    if kept.record.fence != claim.fence:",
+        "    if False:",
+    ),
+    planted(
+        "a session is taken over that is not presumed dead",
+        10,
+        "actors/ledger.py",
+        "    if not record.presumed_dead:",
+        "    if False:",
+    ),
+    planted(
+        "a mark of death is for ever",
+        10,
+        "messages/reducer.py",
+        "        presumed_dead=True,",
+        "        presumed_dead=False,",
+    ),
+    planted(
+        "who beats is marked as dead all the same",
+        10,
+        "actors/heartbeat.py",
+        "last_ms = parse_timestamp(record.last_activity_at)\n    if",
+        "last_ms = parse_timestamp(record.started_at)\n    if",
+    ),
+    planted(
+        "a boot forgets since when it listens",
+        10,
+        "actors/heartbeat.py",
+        "    silent_ms = now_ms - max(last_ms, listening_since_ms)",
+        "    silent_ms = now_ms - last_ms",
+    ),
+    # 11
+    planted(
+        "a replay begins one event too early",
+        11,
+        "actors/event_channel.py",
+        "event for event in self._ring if event.sequence > after",
+        "event for event in self._ring if event.sequence >= after",
+    ),
+    planted(
+        "a replay begins one event too late",
+        11,
+        "actors/event_channel.py",
+        "event for event in self._ring if event.sequence > after",
+        "event for event in self._ring if event.sequence > after + 1",
+    ),
+    planted(
+        "a replay guesses",
+        11,
+        "actors/event_channel.py",
+        "known = first - 1 <= after <= self.last and",
+        "known = after <= self.last and",
+    ),
+    planted(
+        "what a crashed Announcer had in hand leaves no hole",
+        11,
+        "actors/announcer.py",
+        "                    self._numbers.lose(session_id, events)",
+        "                    pass",
+    ),
+    planted(
+        "numbers begin anew when the Announcer has crashed",
+        11,
+        "actors/announcer.py",
+        "        self._numbers.advance(session_id, channel.position, ended=channel.ended)\n",
+        "",
+    ),
+    planted(
+        "an outcome is lost with the Announcer",
+        11,
+        "actors/announcer.py",
+        "            self._announce(session_id, () if end is None else (end,))",
+        "            self._announce(session_id, ())",
+    ),
+    planted(
+        "a session is unknown when the Announcer has crashed",
+        11,
+        "actors/announcer.py",
+        " or request.session_id in self._numbers",
+        "",
+    ),
+    planted(
+        "events are lost with the recorder",
+        11,
+        "actors/event_recorder.py",
+        "                self._backlog.add(message.events)",
+        "                pass",
+    ),
+    planted(
+        "events count as kept that are not",
+        11,
+        "actors/event_recorder.py",
+        "        if kept is None:\n            return AGAIN_S",
+        "        if kept is None:\n            for session_id, block in blocks.items():\n                self._backlog.kept(session_id, block)\n            return AGAIN_S",
+    ),
+    # 12
+    planted(
+        "recoveries are not counted",
+        12,
+        "messages/reducer.py",
+        "recoveries=existing.recoveries + 1)",
+        "recoveries=existing.recoveries)",
+    ),
+    planted(
+        "no recovery is one too many",
+        12,
+        "messages/reducer.py",
+        "if existing.recoveries < change.max_recoveries:",
+        "if True:",
+    ),
+    # 13
+    planted(
+        "calls go on when the session is stopped",
+        13,
+        "actors/open_calls.py",
+        "            case Stage.RUNNING:\n                return self._cut(key, Stage.STOPPED)",
+        "            case Stage.RUNNING:\n                return self._close(key, ToolOutcome(ToolState.UNKNOWN))",
+    ),
+    planted(
+        "a deadline of a call is not kept",
+        13,
+        "actors/open_calls.py",
+        "        if stage is Stage.RUNNING:\n            return self._cut(key, Stage.OVERDUE)",
+        "        if stage is Stage.RUNNING:\n            return []",
+    ),
+)
+
+FOUND = {
+    "the retry does not wait for the stream to settle": (
+        "test_abort_and_retry_while_everything_goes_wrong",
+        2,
+    ),
+    "a stream that is told to close counts as closed": (
+        "test_a_stop_against_abort_and_retry_while_actors_crash",
+        5,
+    ),
+    "an abort does not close the stream": ("test_a_stop_against_abort_and_retry", 1),
+    "a busy conversation takes another prompt": (
+        "test_the_next_prompt_of_a_conversation_that_was_stopped",
+        1,
+    ),
+    "the store lets a busy conversation take another prompt": (
+        "test_a_session_that_is_taken_over_again_and_again",
+        0,
+    ),
+    "the attempt fence of batches is dropped in the turn": (
+        "test_two_conversations_of_one_runtime_do_not_share_a_chain",
+        5,
+    ),
+    "the attempt fence of the end is dropped in the turn": (
+        "test_a_chain_against_disconnect_stop_and_quota",
+        18,
+    ),
+    "the batch that breaks a rule is published": ("test_a_stop_against_abort_and_retry", 1),
+    "what comes behind a cut is published": ("test_calls_against_abort_and_stop", 6),
+    "a verdict of a cut attempt cuts again": ("test_a_stop_against_abort_and_retry", 3),
+    "a cut answer is kept all the same": ("test_a_stop_against_abort_and_retry", 7),
+    "a retracted attempt stays when the session ends": ("test_a_stop_against_abort_and_retry", 1),
+    "a lost attempt is not retracted": (
+        "test_a_stop_against_abort_and_retry_while_actors_crash",
+        0,
+    ),
+    "a crash of the matcher costs the watch and not the attempt": (
+        "test_calls_while_everything_goes_wrong",
+        5,
+    ),
+    "a stop leaves a retry that waits": ("test_a_stop_against_abort_and_retry", 1),
+    "a stop is forgotten while something is written": (
+        "test_a_stop_against_abort_and_retry_while_actors_crash",
+        2,
+    ),
+    "a stop is forgotten once something is written": (
+        "test_a_stop_against_abort_and_retry_while_actors_crash",
+        2,
+    ),
+    "a stop while calls run is forgotten when they have returned": (
+        "test_calls_against_abort_and_stop",
+        7,
+    ),
+    "a stop is not known to who opens streams": (
+        "test_two_conversations_of_one_runtime_do_not_share_a_chain",
+        52,
+    ),
+    "a stop waits its turn in the mailbox": ("test_a_stop_against_abort_and_retry", 6),
+    "a stream without its terminal event is finished": (
+        "test_a_deferred_reminder_against_abort_and_stop",
+        7,
+    ),
+    "a terminal record changes": ("test_a_session_that_is_taken_over_again_and_again", 0),
+    "the terminal record is lost when the store is down": (
+        "test_the_next_prompt_of_a_conversation_that_was_stopped",
+        1,
+    ),
+    "the outcome is told before it is on record": (
+        "test_two_hosts_against_cancel_stall_and_recovery",
+        1,
+    ),
+    "the outcome that was announced is not the one on record": (
+        "test_a_cancel_on_record_against_the_end_of_the_session",
+        1,
+    ),
+    "a session that goes says nothing": ("test_abort_and_retry_while_everything_goes_wrong", 12),
+    "to leave is to stop": ("test_a_chain_against_disconnect_stop_and_quota", 1),
+    "to leave is to cancel": ("test_a_chain_against_disconnect_stop_and_quota", 1),
+    "a reminder leaves no record in the store": ("test_a_stop_against_abort_and_retry", 7),
+    "a reminder is not known to the attempts that follow": (
+        "test_a_stop_against_abort_and_retry",
+        7,
+    ),
+    "a rule counts as reminded of before its reminder is delivered": (
+        "test_a_deferred_reminder_against_abort_and_stop",
+        7,
+    ),
+    "a rule repeats although it was reminded of": ("test_calls_while_everything_goes_wrong", 1),
+    "a reminder on its way is ordered again": ("test_calls_while_everything_goes_wrong", 3),
+    "a lost reservation is kept for ever": (
+        "test_the_next_prompt_of_a_conversation_that_was_stopped",
+        23,
+    ),
+    "a deferred reminder outlives its attempt": (
+        "test_a_deferred_reminder_against_abort_and_stop",
+        21,
+    ),
+    "a deferred reminder is lost": ("test_a_deferred_reminder_against_abort_and_stop", 16),
+    "a call that never ran has no result": (
+        "test_calls_that_the_host_answers_against_stop_and_deadline",
+        12,
+    ),
+    "history is not healed": ("test_a_session_that_is_taken_over_again_and_again", 5),
+    "a forbidden call runs when its rule is spent": ("test_calls_while_everything_goes_wrong", 3),
+    "what starts by itself costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 8),
+    "a continuation costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 4),
+    "recoveries do not count against the budget": (
+        "test_a_session_that_is_taken_over_again_and_again",
+        6,
+    ),
+    "a crash does not count against the budget": (
+        "test_a_chain_against_disconnect_stop_and_quota",
+        8,
+    ),
+    "what ends by budget is reported as completed": (
+        "test_abort_and_retry_while_everything_goes_wrong",
+        15,
+    ),
+    "a chain goes on when the client has gone": (
+        "test_two_conversations_of_one_runtime_do_not_share_a_chain",
+        2,
+    ),
+    "a continuation is counted behind its sending": (
+        "test_a_chain_against_disconnect_stop_and_quota",
+        0,
+    ),
+    "a window that is open lets sessions in": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        0,
+    ),
+    "an open window shrinks": ("test_the_pause_against_dispatches_stragglers_and_restarts", 2),
+    "an attempt does not ask whether everybody is paused": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        1,
+    ),
+    "a step has no key": ("test_a_chain_while_everything_goes_wrong", 3),
+    "what the store could not take is dropped": (
+        "test_abort_and_retry_while_everything_goes_wrong",
+        6,
+    ),
+    "a step overtakes one that waits in the queue": ("test_calls_while_everything_goes_wrong", 3),
+    "letters arrive under another key": ("test_a_chain_while_everything_goes_wrong", 3),
+    "a takeover leaves the fence of the old owner": (
+        "test_two_hosts_against_cancel_stall_and_recovery",
+        2,
+    ),
+    "a replay begins one event too early": (
+        "test_readers_who_come_and_go_against_the_ring_and_the_log",
+        7,
+    ),
+    "a replay begins one event too late": ("test_listeners_while_the_announcer_crashes", 0),
+    "what a crashed Announcer had in hand leaves no hole": (
+        "test_listeners_while_the_announcer_crashes",
+        19,
+    ),
+    "numbers begin anew when the Announcer has crashed": (
+        "test_listeners_while_the_announcer_crashes",
+        0,
+    ),
+    "a session is unknown when the Announcer has crashed": (
+        "test_listeners_while_the_announcer_crashes",
+        12,
+    ),
+    "events are lost with the recorder": (
+        "test_readers_who_come_and_go_against_the_ring_and_the_log",
+        7,
+    ),
+    "events count as kept that are not": (
+        "test_readers_who_come_and_go_against_the_ring_and_the_log",
+        1,
+    ),
+    "calls go on when the session is stopped": ("test_calls_against_abort_and_stop", 1),
+}
+"""Which scenario has found a bug, and with which seed, when it was tried last."""
+
+HARMLESS = {
+    "a lost attempt is repeated at once": "who is asked to start the next stream is who closes the last, and starts nothing before",
+    "the attempt fence of the matcher is dropped": "the turn has a fence of its own",
+    "the matcher goes on watching behind a cut": "the turn passes nothing on behind a cut",
+    "a restarted matcher lets everything pass": "the session hears of the crash before it hears from the restarted matcher",
+    "an order to start that was aborted is carried out": "the scope of an aborted attempt is cancelled before it is entered",
+    "timers go on when they are dropped": "the turn looks at the attempt of each timer",
+    "a reminder leaves no record in memory": "the store has the record, and what is in memory is read by nobody before it is read again",
+    "a rule counts as reminded of when it cuts": "no attempt follows a cut without its reminder",
+    "half a call is kept": "what cannot be sent is left out once more when it is kept (sendable_parts)",
+    "a letter stays in the queue when it has arrived": "its key makes the second delivery none",
+    "the letters of two drains are delivered at once": "their keys make the second delivery none",
+    "anybody writes to a session": "the claim and the fence in the store are looked at as well",
+}
+"""Why nothing goes wrong by these edits alone. Their guards have tests of their own (guards.py)."""
+
+
+def find(copy: Copy, bug: Mutant, seeds: int) -> tuple[str, str]:
+    """The scenario that finds it and the seed; or why none did."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy.place / "package"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        with copy.broken(bug):
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", EXPLORER, str(seeds), *bug.tests],
+                cwd=copy.place / "tests/races",
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+            )
+    except subprocess.TimeoutExpired:
+        return "", f"not found in {DEADLINE_S} s"
+    if done.returncode:
+        return "", done.stderr[-300:]
+    where, _, why = done.stdout.strip().partition("\t")
+    return where, why or f"not found in {seeds} seeds"
+
+
+EXPLORER = """
+import importlib, sys
+sys.path[:0] = [".", "../midstream", "../doors", ".."]
+from midstream.testing.choices import Choices
+from midstream.testing.explore import root_of, run_once
+from midstream.testing.faults import Faults
+
+def scenarios(modules):
+    for name in modules:
+        for each in vars(importlib.import_module(name)).values():
+            for mark in getattr(each, "pytestmark", []):
+                if mark.name == "races":
+                    faults = {key: value for key, value in mark.kwargs.items() if key != "seeds"}
+                    yield each, Faults(**faults)
+
+def explore(seeds, modules):
+    found = list(scenarios(modules))
+    for first in range(0, seeds, 10):
+        for scenario, faults in found:
+            async def one(race):
+                await scenario(race=race)
+            for seed in range(first, first + 10):
+                run = run_once(one, Choices(seed), faults)
+                if run.error is not None:
+                    root = root_of(run.error)
+                    return f"{scenario.__name__} seed {seed}\t{type(root).__name__}: {root}"
+    return ""
+
+print(explore(int(sys.argv[1]), sys.argv[2:]).replace("\\n", " ")[:300])
+"""
+"""Explores scenarios side by side, ten seeds of each at a time."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", default="", help="only bugs whose name has this in it")
+    parser.add_argument("--seeds", type=int, default=500, help="of each scenario")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    chosen = [bug for bug in BUGS if re.search(arguments.part, bug.name)]
+    if arguments.list:
+        for bug in chosen:
+            where = FOUND.get(bug.name)
+            known = "{}, seed {}".format(*where) if where else HARMLESS.get(bug.name, "not seen")
+            print(f"{bug.invariant:2}  {bug.name}: {known}")
+        return 0
+    began = time.monotonic()
+    waiting: SimpleQueue[Mutant] = SimpleQueue()
+    for bug in chosen:
+        waiting.put(bug)
+    missed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="midstream-planted-") as place:
+
+        def work(copy: Copy) -> None:
+            while True:
+                try:
+                    bug = waiting.get_nowait()
+                except Empty:
+                    return
+                at = time.monotonic()
+                where, why = find(copy, bug, arguments.seeds)
+                if not where and bug.name in FOUND:
+                    missed.append(bug.name)
+                verdict = "found   " if where else "MISSED  " if bug.name in FOUND else "not seen"
+                print(
+                    f"{verdict} {bug.invariant:2}  {bug.name}"
+                    f"  ({time.monotonic() - at:.0f} s)\n           {where}: {why}",
+                    flush=True,
+                )
+
+        copies = [Copy(Path(place) / str(number)) for number in range(WORKERS)]
+        threads = [threading.Thread(target=work, args=(copy,)) for copy in copies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    took_s = time.monotonic() - began
+    print(f"{len(chosen)} bugs in {took_s:.0f} s; missed: {', '.join(missed) or 'none'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
