@@ -12,6 +12,7 @@ of this store was up, has its time from then on (spec/animator.md 7, B2, B11, B1
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from enum import Enum
 from typing import NamedTuple
 
@@ -268,10 +269,11 @@ class Heartbeat(Actor[Unused]):
     async def _search(self) -> None:
         """The orphan pass. An error with one session does not end it."""
         seen: set[str] = set()
-        async for kept in live_sessions(self._store):
-            seen.add(kept.record.id)
-            if kept.record.id not in self._live:
-                await self._try(lambda kept=kept: self._examine(kept))
+        async with aclosing(live_sessions(self._store)) as found:
+            async for kept in found:
+                seen.add(kept.record.id)
+                if kept.record.id not in self._live:
+                    await self._try(lambda kept=kept: self._examine(kept))
         for session_id in self._noticed.keys() - seen:
             del self._noticed[session_id]
 
