@@ -28,12 +28,17 @@ from midstream.doors.gateway_client import (
     Headers,
     capped_retry_after,
 )
-from midstream.doors.gateway_continuing import RequestContinuation, open_body, without_directives
+from midstream.doors.gateway_continuing import (
+    OpenedBody,
+    RequestContinuation,
+    open_body,
+    without_directives,
+)
 from midstream.doors.gateway_conversation import GatewayConversation, asks_for_several
 from midstream.doors.gateway_exchange import Exchange
 from midstream.doors.gateway_files import GatewayFiles
 from midstream.doors.gateway_protocols import give_up, say, wire_at, wire_under
-from midstream.doors.gateway_request import Begun, Finished, GatewayRequest, OnBegun
+from midstream.doors.gateway_request import GatewayRequest, OnBegun
 from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_sessions import GatewaySessions, session_key
@@ -165,11 +170,7 @@ class Gateway:
         window = window_key(upstream.name, client)
         wait_s = self._windows.wait_s(window)
         if wait_s is not None:
-            problem = f"{upstream.name} is out of quota; midstream asks again then"
-            failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
-            said = [(b"retry-after", str(wait_s).encode())]
-            retry_after = capped_retry_after(said, rules.retry_after_cap_s)
-            await client.answer_json(429, wire.error_body(failure), retry_after)
+            await _refuse_until(client, wire, upstream, wait_s, rules)
             return
         identity = identify_session(client.shown_headers, body)
         key = None if identity is None else identity.state_key
@@ -181,33 +182,13 @@ class Gateway:
         continuation = RequestContinuation(
             self._stop_messages, key, opened, lambda: not client.gone
         )
-        asked = self._response_ids.translated(opened.body)
-        if self._files is not None and opened.local_answer is None:
-            session = session_key(client.shown_headers, body)
-            asked, alerts = await self._files.attach(session, asked)
-            continuation.events += map(AlertRaised, alerts)
+        asked = await self._asked(client, body, opened, continuation)
         request = GatewayRequest(client, path, upstream, wire, body, raw, self._sessions, asked)
-        exchange = Exchange(
-            wire,
-            rules,
-            request.sent_body,
-            streams=request.streams,
-            recorded=request.recorded,
-            turn=request.turn,
-            now_s=trio.current_time(),
-            may_continue=continuation.may_continue and not asks_for_several(body),
-        )
+        exchange = _exchange(request, rules, continuation)
         conversation = GatewayConversation(
             request, exchange, rules, self._windows, window, continuation
         )
-        begun = Begun(
-            upstream=upstream.name,
-            wire=wire,
-            body=body,
-            began_at_s=request.began_at_s,
-            headers=client.shown_headers,
-            stop=conversation.stop,
-        )
+        begun = conversation.begun()
         record = self._on_begun(begun) if self._on_begun is not None else None
         if record is not None:
             conversation.note = record.note
@@ -218,27 +199,25 @@ class Gateway:
             else:
                 await self._answer_locally(request, opened.local_answer)
         finally:
-            failure = conversation.failure or exchange.failure
             self._sessions.learn(request.session, exchange.reminders, request.turn)
             with self._settles(), trio.CancelScope(shield=True):
-                if client.ended and exchange.attempts:
-                    lost = exchange.lost or failure
-                    await self._windows.hear(window, conversation.asked_at_s, lost)
                 await self._response_ids.learn(exchange.aliases)
-                await continuation.settle()
-                conversation.tell()
+                await conversation.settle()
                 if record is not None:
-                    await record.finish(
-                        Finished(
-                            begun=begun,
-                            exchange=exchange,
-                            failure=failure,
-                            gone=not client.ended,
-                            stopped=conversation.is_stopped,
-                            conclusion=continuation.conclusion,
-                            local_answer=opened.local_answer,
-                        )
-                    )
+                    await record.finish(conversation.finished(begun, opened.local_answer))
+
+    async def _asked(
+        self, client: Client, body: Json, opened: OpenedBody, continuation: RequestContinuation
+    ) -> Json:
+        """What the upstream is to be asked: with its own ids, and the files that the client
+        refers to."""
+        asked = self._response_ids.translated(opened.body)
+        if self._files is None or opened.local_answer is not None:
+            return asked
+        session = session_key(client.shown_headers, body)
+        asked, alerts = await self._files.attach(session, asked)
+        continuation.events += map(AlertRaised, alerts)
+        return asked
 
     @contextmanager
     def _settles(self) -> Generator[None]:
@@ -311,6 +290,32 @@ def gateway_app(gateway: Gateway, routes: Sequence[Route] = ()) -> ASGIApp:
         await (operators if is_operators else gateway)(scope, receive, send)
 
     return app
+
+
+def _exchange(
+    request: GatewayRequest, rules: GatewayRules, continuation: RequestContinuation
+) -> Exchange:
+    return Exchange(
+        request.wire,
+        rules,
+        request.sent_body,
+        streams=request.streams,
+        recorded=request.recorded,
+        turn=request.turn,
+        now_s=trio.current_time(),
+        may_continue=continuation.may_continue and not asks_for_several(request.body),
+    )
+
+
+async def _refuse_until(
+    client: Client, wire: Wire, upstream: Upstream, wait_s: int, rules: GatewayRules
+) -> None:
+    """The quota is spent for `wait_s` more seconds."""
+    problem = f"{upstream.name} is out of quota; midstream asks again then"
+    failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
+    said = [(b"retry-after", str(wait_s).encode())]
+    retry_after = capped_retry_after(said, rules.retry_after_cap_s)
+    await client.answer_json(429, wire.error_body(failure), retry_after)
 
 
 async def _leave_with(client: Client, scope: trio.CancelScope) -> None:

@@ -19,6 +19,9 @@ BODY_LIMIT_BYTES = 64 * 1024 * 1024
 
 Headers = Sequence[tuple[bytes, bytes]]
 
+LAST_SEND_S = 1.0
+"""How long a client may take for what is being written when its request is stopped."""
+
 _SECRET_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key", b"cookie"))
 
 
@@ -42,6 +45,9 @@ class Client:
         self._receive = receive
         self._send = send
         self._turn = trio.Lock()
+        self._to_cancel: list[trio.CancelScope] = []
+        self._broken = False
+        """Whether only a part of what was sent last went out, so that nothing can follow."""
         self.started = False
         self.ended = False
         self.gone = False
@@ -84,20 +90,19 @@ class Client:
 
     async def start(self, status: int, headers: Headers) -> None:
         """The head of the answer."""
-        message = {"type": "http.response.start", "status": status, "headers": list(headers)}
         self.started = True
-        await self._say(message)
+        await self._say(_head(status, headers))
 
     async def send(self, data: bytes) -> None:
         """More of the answer's body."""
         if not data:
             return
-        await self._say({"type": "http.response.body", "body": data, "more_body": True})
+        await self._say(_body(data, is_last=False))
 
     async def end(self) -> None:
         """The answer is complete."""
         self.ended = True
-        await self._say({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._say(_body(b"", is_last=True))
 
     async def answer_json(self, status: int, value: Any, headers: Headers = ()) -> None:
         """A whole answer of JSON."""
@@ -109,22 +114,56 @@ class Client:
         """A whole answer."""
         length = str(len(body)).encode()
         head = [(b"content-type", content_type), (b"content-length", length), *headers]
-        await self.start(status, head)
-        await self.send(body)
-        await self.end()
+        await self.answer_whole(status, head, body)
 
-    async def _say(self, message: dict[str, Any]) -> None:
-        """One at a time. A turn that is free is taken without giving others theirs, which
-        `async with` would do: sending does it anyway, and once for each delta is enough."""
+    async def answer_whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole answer with these headers and no others."""
+        self.started = self.ended = True
+        await self._say(_head(status, headers), _body(body, is_last=True))
+
+    async def _say(self, *messages: dict[str, Any]) -> None:
+        """Together, and nothing between them. A turn that is free is taken without giving
+        others theirs, which `async with` would do: sending does it anyway, and once for each
+        delta is enough."""
         try:
             self._turn.acquire_nowait()
         except trio.WouldBlock:
             await self._turn.acquire()
+        broken, self._broken = self._broken, True
         try:
-            self.sent_at_s = trio.current_time()
-            await self._send(message)
+            if not broken:
+                self.sent_at_s = trio.current_time()
+                for message in messages:
+                    await self._send(message)
+                self._broken = False
         finally:
             self._turn.release()
+            self._cancel_now()
+
+    def cancel_between_sends(self, scope: trio.CancelScope) -> None:
+        """Cancel `scope`, in which somebody writes to this client: at once, or when what is
+        being written is out, since nothing can follow half of a message.
+
+        A client that does not read gets `LAST_SEND_S`; then it is sent nothing any more.
+        """
+        self._to_cancel.append(scope)
+        if self._turn.locked():
+            scope.deadline = min(scope.deadline, trio.current_time() + LAST_SEND_S)
+        else:
+            self._cancel_now()
+
+    def _cancel_now(self) -> None:
+        for scope in self._to_cancel:
+            scope.cancel()
+        self._to_cancel.clear()
+
+
+def _head(status: int, headers: Headers) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+
+def _body(data: bytes, *, is_last: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": not is_last}
 
 
 def capped_retry_after(headers: Headers, cap_s: int | None) -> Headers:

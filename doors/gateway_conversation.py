@@ -4,7 +4,6 @@ One task sends each attempt, reads it and writes the client; what goes out, what
 what is tried again, `gateway_exchange.py` decides.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -16,7 +15,7 @@ from midstream.doors.gateway_client import capped_retry_after
 from midstream.doors.gateway_continuing import RequestContinuation
 from midstream.doors.gateway_exchange import Exchange, Phase
 from midstream.doors.gateway_protocols import give_up, json_object, say
-from midstream.doors.gateway_request import GatewayRequest
+from midstream.doors.gateway_request import Begun, Finished, GatewayRequest
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Answer, UpstreamFailed
 from midstream.doors.gateway_wire import Json, protocol_failure
@@ -52,8 +51,7 @@ class GatewayConversation:
         self._said = "\n".join(newest_user_texts(request.sent_body))
         self._windows = windows
         self._window = window
-        self.asked_at_s = request.began_at_s
-        """When the upstream was asked the last time."""
+        self._asked_at_s = request.began_at_s
         self._client = request.client
         self._wire = request.wire
         self._exchange = exchange
@@ -67,7 +65,7 @@ class GatewayConversation:
         self._hits_told = self._events_told = 0
         self.note: Callable[[Sequence[AnyEvent]], None] = _nobody
         """Hears at once what happens (`tell`)."""
-        self.failure: ProviderFailure | None = None
+        self._failure: ProviderFailure | None = None
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Answer the client, with as many attempts as it takes; `nursery` is for the tasks
@@ -93,7 +91,7 @@ class GatewayConversation:
         """Somebody wants this to end. The connection to the upstream is closed, and the
         client is told."""
         self._stopped = reason or "this request was cancelled"
-        self._scope.cancel()
+        self._client.cancel_between_sends(self._scope)
 
     def tell(self) -> None:
         """Say what rules and continuations have done since the last time."""
@@ -108,9 +106,45 @@ class GatewayConversation:
         if new:
             self.note(new)
 
+    async def settle(self) -> None:
+        """The answer is over: say what it means for the quota, and give back what was kept
+        for a continuation that was never sent."""
+        if self._client.ended and self._exchange.attempts:
+            lost = self._exchange.lost or self._why
+            await self._windows.hear(self._window, self._asked_at_s, lost)
+        await self._continuation.settle()
+        self.tell()
+
+    def begun(self) -> Begun:
+        """That the request has begun. Whoever has it can stop the conversation, so it is not
+        kept here: the two would need each other."""
+        request = self._request
+        return Begun(
+            upstream=request.upstream.name,
+            wire=request.wire,
+            body=request.body,
+            began_at_s=request.began_at_s,
+            headers=request.client.shown_headers,
+            stop=self.stop,
+        )
+
+    def finished(self, begun: Begun, local_answer: str | None) -> Finished:
+        """What became of the request, of which nobody hears more."""
+        self.note = _nobody
+        return Finished(
+            begun=begun,
+            exchange=self._exchange,
+            failure=self._why,
+            gone=not self._client.ended,
+            stopped=self._stopped is not None,
+            conclusion=self._continuation.conclusion,
+            local_answer=local_answer,
+        )
+
     @property
-    def is_stopped(self) -> bool:
-        return self._stopped is not None
+    def _why(self) -> ProviderFailure | None:
+        """Why there is no answer, or only a part of one."""
+        return self._failure or self._exchange.failure
 
     def _raw(self, body: Json) -> bytes:
         """A request as it is sent; the client's own bytes where nothing has to change."""
@@ -221,14 +255,21 @@ class GatewayConversation:
             failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
             await self._write(self._exchange.fail(failure))
             return
-        with trio.move_on_after(continuation.deadline_s or math.inf) as limit:
+        deadline_s = continuation.deadline_s
+        with trio.CancelScope() as limit:
+            if deadline_s is not None:
+                nursery.start_soon(self._limit, limit, deadline_s)
             await self._ask(nursery, raw)
         if limit.cancelled_caught:
-            problem = f"the continuation took longer than {continuation.deadline_s:g} s"
+            problem = f"the continuation took longer than {deadline_s:g} s"
             await self._write(self._exchange.fail(ProviderFailure(FailureKind.TIMEOUT, problem)))
 
+    async def _limit(self, attempt: trio.CancelScope, limit_s: float) -> None:
+        await trio.sleep(limit_s)
+        self._client.cancel_between_sends(attempt)
+
     async def _ask(self, nursery: trio.Nursery, raw: bytes) -> None:
-        self.asked_at_s = trio.current_time()
+        self._asked_at_s = trio.current_time()
         request, exchange = self._request, self._exchange
         headers = request.headers_for(raw)
         self._continuation.asked()
@@ -275,20 +316,16 @@ class GatewayConversation:
             return
         self._exchange.whole(document)
         if self._exchange.phase is Phase.OVER and self._exchange.failure is None:
-            await self._client.start(answer.status, answer.headers)
-            await self._client.send(body)
-            await self._client.end()
+            await self._client.answer_whole(answer.status, answer.headers, body)
 
     async def _pass_refusal(self, answer: Answer) -> None:
         """The upstream refused: its own words, while the client can still get them."""
         if not self._client.started and self._exchange.attempts == 1:
             body = await answer.read_all(WHOLE_LIMIT_BYTES)
-            self.failure = _refusal(answer, body)
-            self._exchange.fail(self.failure)
+            self._failure = _refusal(answer, body)
+            self._exchange.fail(self._failure)
             head = capped_retry_after(answer.headers, self._rules.retry_after_cap_s)
-            await self._client.start(answer.status, head)
-            await self._client.send(body)
-            await self._client.end()
+            await self._client.answer_whole(answer.status, head, body)
             return
         body = await answer.read_all(WHOLE_LIMIT_BYTES)
         await self._write(self._exchange.fail(_refusal(answer, body)))
