@@ -38,6 +38,8 @@ def _on_whole_reply(turn: TurnState, partial: PartialTranscript) -> list[Effect]
     items = turn.settled(partial, Ending.FINISHED)
     if partial.text.strip():
         turn.output, turn.stop_reason = partial.last_words, partial.stop_reason
+    elif not turn.output:  # an empty answer is an answer while there is no better one
+        turn.stop_reason = partial.stop_reason
     calls = open_calls(items)
     defer_folded(turn, partial)
     if calls and turn.settings.runs_tools:
