@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_HALF = re.compile("[\ud800-\udfff]")
 _THINKING = ("thinking", "redacted_thinking")
 _OUTPUT_OF = {
     "function_call": "function_call_output",
@@ -252,7 +253,7 @@ def in_call(name: str, arguments: str, where: str) -> Iterator[str]:
 def in_strings(value: Any, where: str) -> Iterator[str]:
     """Halves of characters in any text of a tree."""
     for text in _strings(value):
-        if any("\ud800" <= char <= "\udfff" for char in text):
+        if _HALF.search(text):
             yield f"{where}: half a character in {text[:40]!a}"
 
 

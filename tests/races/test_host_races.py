@@ -98,6 +98,14 @@ async def test_the_pause_against_dispatches_stragglers_and_restarts(race: Race) 
         nursery.cancel_scope.cancel()
 
 
+@pytest.fixture
+def seldom_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts look for what others have done every five seconds, not every second: in minutes of
+    waiting most of a seed is these looks."""
+    monkeypatch.setattr("midstream.actors.heartbeat.LOOK_EVERY_S", 5.0)
+
+
+@pytest.mark.usefixtures("seldom_looks")
 @pytest.mark.races(seeds=500, store=True)
 async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: Race) -> None:
     store, clock = race.store(), race.clock()
@@ -120,6 +128,7 @@ async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: R
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.usefixtures("seldom_looks")
 @pytest.mark.races(seeds=500)
 async def test_two_hosts_against_cancel_stall_and_recovery(race: Race) -> None:
     store, clock = race.store(), race.clock()
