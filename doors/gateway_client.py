@@ -124,7 +124,8 @@ class Client:
     async def _say(self, *messages: dict[str, Any]) -> None:
         """Together, and nothing between them. A turn that is free is taken without giving
         others theirs, which `async with` would do: sending does it anyway, and once for each
-        delta is enough."""
+        delta is enough. What is cancelled already begins nothing: it would be cut."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             self._turn.acquire_nowait()
         except trio.WouldBlock:
