@@ -70,6 +70,7 @@ imports: $(VENV)/with-check
 # Whether every guard is still where the list of mutants says; none is broken.
 guards: $(VENV)/with-check
 	@$(BIN)/python tests/mutants.py --list > /dev/null
+	@$(BIN)/python tests/planted.py --list > /dev/null
 
 wheel: $(VENV)/with-test
 	$(BIN)/pytest tests/midstream/test_wheel.py

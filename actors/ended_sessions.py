@@ -6,6 +6,7 @@ some time, or when they take too much together. Who asks later is answered from 
 """
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 KEPT_AFTER_END_S = 30.0
 """Seconds after its end for which a session can still be subscribed to
@@ -53,7 +54,8 @@ class EndedSessions:
 
     def due(self, now_s: float) -> list[str]:
         """Those whose time has come."""
-        return [name for name, until_s in self._until_s.items() if until_s <= now_s]
+        times = takewhile(lambda each: each[1] <= now_s, self._until_s.items())
+        return [name for name, _ in times]
 
     def crowded_out(self) -> Iterator[str]:
         """Those that there is no room for; each has to be removed before the next is asked

@@ -6,6 +6,7 @@ which is all the back-pressure there is.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -58,7 +59,7 @@ class Client:
         """The value of a header, empty without it."""
         return next((v.decode("latin-1") for n, v in self.headers if n.lower() == name), "")
 
-    @property
+    @cached_property
     def shown_headers(self) -> dict[str, str]:
         """The headers without those that hold a key, names in lower case."""
         return {

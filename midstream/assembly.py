@@ -46,17 +46,7 @@ def first_loss(before: RuleBook, after: RuleBook) -> Problem | None:
     turned off is no loss."""
     watched = {compiled.rule.path for compiled in after.rule_set.rules}
     gone = {compiled.rule.path for compiled in before.rule_set.rules} - watched - {""}
-    sorted_into = after.buckets
-    kept = {
-        rule.path
-        for bucket in (
-            sorted_into.stream,
-            sorted_into.always_apply,
-            sorted_into.rulebook,
-            sorted_into.unused,
-        )
-        for rule in bucket
-    }
+    kept = {rule.path for rule in after.buckets.rules}
     for problem in after.problems:
         damaged = problem.severity is Severity.WARNING and problem.path in kept
         if problem.path in gone and (damaged or problem.severity is Severity.ERROR):

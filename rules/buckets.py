@@ -34,6 +34,11 @@ class Buckets(msgspec.Struct, frozen=True):
     rulebook: tuple[Rule, ...] = ()
     unused: tuple[Rule, ...] = ()
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All of them."""
+        return (*self.stream, *self.always_apply, *self.rulebook, *self.unused)
+
     def always_apply_text(self) -> str:
         """What to append to the system prompt; empty where there is nothing."""
         return "\n\n".join(rule.body for rule in self.always_apply)

@@ -1437,17 +1437,3 @@ MUTANTS = (
         ("tests/supervisors/test_supervisor.py",),
     ),
 )
-
-
-RETRY_DELAY = (
-    "tests/races/test_abort_races.py::test_the_retry_waits_for_a_late_settle_and_for_the_delay"
-)
-STOP_AND_RETRY = "tests/races/test_abort_races.py::test_a_stop_against_abort_and_retry"
-LISTENERS = "tests/races/test_replay_races.py::test_listeners_while_the_announcer_crashes"
-FOUND_BY_SEEDS = {
-    "an abort does not close the stream": RETRY_DELAY,
-    "the retry does not wait for its delay": RETRY_DELAY,
-    "the retry does not wait for the stream to settle": STOP_AND_RETRY,
-    "a session is unknown when the Announcer has crashed": LISTENERS,
-}
-"""Mutants that a scenario finds within `EXPLORED_SEEDS` seeds, without any other test."""

@@ -2,7 +2,6 @@
 
     python tests/mutants.py              all mutants of tests/guards.py
     python tests/mutants.py fence stop   those with one of these words in their name
-    python tests/mutants.py --explore    those that a scenario finds by its seeds alone
     python tests/mutants.py --list       what there is
     python tests/mutants.py --json       the result as JSON
 
@@ -42,7 +41,7 @@ from pathlib import Path
 from typing import TextIO
 from xml.etree import ElementTree
 
-from guards import FOUND_BY_SEEDS, MUTANTS, Mutant
+from guards import MUTANTS, Mutant
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("actors", "doors", "messages", "providers", "rules", "stores", "supervisors")
@@ -50,7 +49,6 @@ DEADLINE_S = 300
 """Seconds for one file of tests, or one room, that takes a tenth of it on an idle machine."""
 
 SEEDS = 60
-EXPLORED_SEEDS = 500
 
 NO_PROGRAM = re.compile(
     r"^(?:E| *\|) +(?:\w+\.)*"
@@ -198,10 +196,8 @@ class Copy:
 class Judge:
     """Finds out what becomes of mutants."""
 
-    def __init__(self, runner: Runner, *, explore: bool) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._explore = explore
-        self._seeds = EXPLORED_SEEDS if explore else SEEDS
         self._sound: set[str] = set()
         """Tests that were seen to pass without a mutant."""
 
@@ -211,26 +207,24 @@ class Judge:
             found = self._first_failure(mutant, copy)
         if found.verdict is not Verdict.KILLED or found.test in self._sound:
             return found
-        if self._runner.run(copy.place, [found.test], self._seeds).status != 0:
+        if self._runner.run(copy.place, [found.test], SEEDS).status != 0:
             return Judgement(Verdict.UNSURE, found.test, "fails without the mutant as well")
         self._sound.add(found.test)
         return found
 
     def _first_failure(self, mutant: Mutant, copy: Copy) -> Judgement:
-        for tests in self._in_order(mutant):
-            found = _judgement(self._runner.run(copy.place, tests, self._seeds))
+        for tests in _in_order(mutant):
+            found = _judgement(self._runner.run(copy.place, tests, SEEDS))
             if found.verdict is not Verdict.SURVIVES:
                 return found
         return Judgement(Verdict.SURVIVES, why="every test passes")
 
-    def _in_order(self, mutant: Mutant) -> Iterator[Sequence[str]]:
-        """Name by name, so that the first list to fail ends it."""
-        if self._explore:
-            yield [FOUND_BY_SEEDS[mutant.name]]
-            return
-        for test in mutant.tests:
-            yield [test]
-        yield [f"tests/{mutant.file.partition('/')[0]}"]
+
+def _in_order(mutant: Mutant) -> Iterator[Sequence[str]]:
+    """Name by name, so that the first list to fail ends it."""
+    for test in mutant.tests:
+        yield [test]
+    yield [f"tests/{mutant.file.partition('/')[0]}"]
 
 
 def _judgement(run: Run) -> Judgement:
@@ -293,7 +287,6 @@ def _arguments() -> argparse.Namespace:
     description = __doc__ and __doc__.partition("\n")[0]
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("word", nargs="*", help="only mutants with one of these in their name")
-    parser.add_argument("--explore", action="store_true", help="by the seeds of scenarios alone")
     parser.add_argument("--jobs", type=int, default=2, help="so many at a time (default 2)")
     parser.add_argument("--json", action="store_true", help="the result as JSON, at the end")
     parser.add_argument("--list", action="store_true", help="only say what there is")
@@ -301,8 +294,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _is_wanted(mutant: Mutant, arguments: argparse.Namespace) -> bool:
-    if arguments.explore and mutant.name not in FOUND_BY_SEEDS:
-        return False
     return not arguments.word or any(word in mutant.name for word in arguments.word)
 
 
@@ -313,7 +304,7 @@ def _judge_all(
     began_at = time.monotonic()
     out = sys.stderr if arguments.json else sys.stdout
     runner = Runner()
-    judge = Judge(runner, explore=arguments.explore)
+    judge = Judge(runner)
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
 
     def work(mutant: Mutant) -> Judgement:

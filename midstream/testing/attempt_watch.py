@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from midstream.actors.announcer import Announce
-from midstream.messages.conversation import ModelRequest, ReminderItem, ToolResultItem
+from midstream.messages.conversation import ToolResultItem
 from midstream.messages.events import Text, Thinking, ToolUse
 from midstream.messages.lifecycle import Down
 from midstream.messages.verdict import VerdictAction
@@ -25,13 +25,9 @@ from midstream.messages.work import (
     WatchAttempt,
     WatchedBatch,
 )
-from midstream.testing.invariants import InvariantBroken
+from midstream.testing.invariants import REMINDING, InvariantBroken, reminded_of
 
 ROUNDING_S = 1e-6
-
-_RESERVING = frozenset(
-    {VerdictAction.INTERRUPT, VerdictAction.RIDE_ALONG, VerdictAction.DEFER, VerdictAction.FOLD}
-)
 
 
 @dataclass
@@ -108,7 +104,7 @@ class AttemptWatch:
         else:
             self._check_start(session_id, course, message)
             self._count(session_id, course, message)
-            course.reminded[message.attempt] = _reminded_in(message.request)
+            course.reminded[message.attempt] = frozenset(reminded_of(message.request.items))
         _compare(session_id, course, message.attempt)
 
     def _on_batch(self, session_id: str, batch: WatchedBatch) -> None:
@@ -118,7 +114,7 @@ class AttemptWatch:
         reserved = course.reserved.setdefault(batch.attempt, set())
         known = course.recorded.get(batch.attempt, frozenset())
         for verdict in batch.verdicts:
-            if verdict.action in _RESERVING:
+            if verdict.action in REMINDING:
                 reserved.add(verdict.rule)
             elif (
                 verdict.action is VerdictAction.SUPPRESSED and verdict.rule not in reserved | known
@@ -165,11 +161,6 @@ def _session_of(who: str) -> str:
 def _is_known(course: _Course, message: StartAttempt | WatchAttempt) -> bool:
     heard = course.recorded if isinstance(message, WatchAttempt) else course.reminded
     return 1 in heard
-
-
-def _reminded_in(request: ModelRequest) -> frozenset[str]:
-    reminders = (item for item in request.items if isinstance(item, ReminderItem))
-    return frozenset(rule for reminder in reminders for rule in reminder.rules)
 
 
 def _compare(session_id: str, course: _Course, attempt: int) -> None:

@@ -114,7 +114,7 @@ def check_reminders(events: Sequence[SessionEvent]) -> None:
             case AttemptStarted(attempt):
                 if due:
                     raise InvariantBroken(5, f"attempt {attempt} begins without a word of {due}")
-            case RuleTriggered(_, verdict) if verdict.action in _REMINDING:
+            case RuleTriggered(_, verdict) if verdict.action in REMINDING:
                 due.add(verdict.rule)
             case Retracted(attempt):
                 due &= _cut_for(events, attempt)
@@ -126,9 +126,10 @@ def check_reminders(events: Sequence[SessionEvent]) -> None:
                 pass
 
 
-_REMINDING = frozenset(
+REMINDING = frozenset(
     {VerdictAction.INTERRUPT, VerdictAction.RIDE_ALONG, VerdictAction.DEFER, VerdictAction.FOLD}
 )
+"""What is decided of a match whose reminder the model is to get."""
 
 
 def _cut_for(events: Sequence[SessionEvent], attempt: int) -> set[str]:
@@ -251,19 +252,23 @@ def check_continuations(
 
 def count_continuations(requests: Sequence[ModelRequest]) -> int:
     """How many different continuations were asked for; retries are no others."""
-    said = [sum(_is_automatic(item) for item in request.items) for request in requests]
+    said = [sum(is_automatic(item) for item in request.items) for request in requests]
     return len(set(said) - {said[0]}) if said else 0
 
 
-def _is_automatic(item: AnyItem) -> bool:
+def is_automatic(item: AnyItem) -> bool:
+    """Whether it is a continuation that midstream has asked for by itself."""
     return isinstance(item, UserItem) and item.automatic
+
+
+def reminded_of(items: Iterable[AnyItem]) -> list[str]:
+    """The rules of all reminders among the items, in order; one as often as it is reminded of."""
+    return [rule for item in items if isinstance(item, ReminderItem) for rule in item.rules]
 
 
 def check_reminded_once(request: ModelRequest, once: Iterable[str]) -> None:
     """Invariant 5: a context reminds of each of the rules `once` at most once."""
-    rules = [
-        rule for item in request.items if isinstance(item, ReminderItem) for rule in item.rules
-    ]
+    rules = reminded_of(request.items)
     for rule in once:
         if rules.count(rule) > 1:
             raise InvariantBroken(5, f"the context reminds of {rule} {rules.count(rule)} times")
@@ -279,9 +284,7 @@ def check_context(request: ModelRequest, format: str) -> None:
 async def check_store(store: Store, conversation_id: str, format: str) -> None:
     """Invariants 4, 5 and 6 of what is kept: records, reminders, the conversation."""
     conversation = await load_conversation(store, conversation_id)
-    reminded = [
-        rule for item in conversation.items if isinstance(item, ReminderItem) for rule in item.rules
-    ]
+    reminded = reminded_of(conversation.items)
     recorded = [record.rule for record in conversation.injections]
     if sorted(reminded) != sorted(recorded):
         raise InvariantBroken(5, f"reminded of {reminded}, but on record are {recorded}")

@@ -13,10 +13,8 @@ import msgspec
 from midstream.messages.conversation import (
     AnyItem,
     AssistantItem,
-    ReminderItem,
     TextPart,
     ToolResultItem,
-    UserItem,
 )
 from midstream.messages.dispatch import (
     DISPATCH_STATUS_ID,
@@ -32,7 +30,7 @@ from midstream.messages.timestamps import parse_timestamp
 from midstream.messages.transition import MAX_RECOVERIES
 from midstream.stores.conversation_meta import ConversationMeta
 from midstream.stores.store import Append, Book, Delete, Log, Operation, Put
-from midstream.testing.invariants import InvariantBroken
+from midstream.testing.invariants import InvariantBroken, is_automatic, reminded_of
 from midstream.testing.transcript_rules import violations
 
 _ITEM = msgspec.json.Decoder[AnyItem](AnyItem)
@@ -169,13 +167,9 @@ class StoreWatch:
             isinstance(item, AssistantItem | ToolResultItem) for item in kept.items[items_before:]
         ):
             self._idle_takeovers.pop(meta.session_id or "", None)
-        sent = [item for item in kept.items[items_before:] if _is_automatic(item)]
+        sent = [item for item in kept.items[items_before:] if is_automatic(item)]
         if sent and not _is_counted(old, kept.stop_message):
             raise InvariantBroken(7, f"{meta.id}: {sent[-1]} is kept, and is not counted")
-
-
-def _is_automatic(item: AnyItem) -> bool:
-    return isinstance(item, UserItem) and item.automatic
 
 
 def _is_counted(old: StopMessageState | None, new: StopMessageState | None) -> bool:
@@ -185,9 +179,7 @@ def _is_counted(old: StopMessageState | None, new: StopMessageState | None) -> b
 
 
 def _check_reminders(name: str, kept: KeptConversation) -> None:
-    reminded = [
-        rule for item in kept.context if isinstance(item, ReminderItem) for rule in item.rules
-    ]
+    reminded = reminded_of(kept.context)
     recorded = [record.rule for record in kept.injections.values()]
     if sorted(reminded) != sorted(recorded):
         raise InvariantBroken(5, f"{name} reminds of {reminded}, but on record are {recorded}")
