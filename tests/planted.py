@@ -452,11 +452,11 @@ FOUND = {
         "test_abort_and_retry_while_everything_goes_wrong",
         2,
     ),
+    "the retry does not wait for its delay": ("test_a_stop_against_abort_and_retry", 1),
     "a stream that is told to close counts as closed": (
         "test_a_stop_against_abort_and_retry_while_actors_crash",
         5,
     ),
-    "the retry does not wait for its delay": ("test_a_stop_against_abort_and_retry", 1),
     "an abort does not close the stream": ("test_a_stop_against_abort_and_retry", 1),
     "a busy conversation takes another prompt": (
         "test_the_next_prompt_of_a_conversation_that_was_stopped",
@@ -578,9 +578,22 @@ FOUND = {
         0,
     ),
     "an open window shrinks": ("test_the_pause_against_dispatches_stragglers_and_restarts", 2),
+    "a straggler ends the pause": ("test_the_pause_against_dispatches_stragglers_and_restarts", 7),
+    "any number of sessions probe": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        0,
+    ),
+    "a probe that ends keeps its place": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        11,
+    ),
     "an attempt does not ask whether everybody is paused": (
         "test_the_pause_against_dispatches_stragglers_and_restarts",
-        1,
+        23,
+    ),
+    "the machine decides on a status that is old": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        2,
     ),
     "a step has no key": ("test_a_chain_while_everything_goes_wrong", 3),
     "what the store could not take is dropped": (

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from midstream.actors.backoff_machine import Hear
 from midstream.actors.turn_settings import ContextMode
 from midstream.config import Config, RulesConfig
 from midstream.messages.conversation import AnyItem
@@ -30,6 +31,7 @@ from midstream.testing.invariants import (
     check_session,
     check_shown_is_watched,
 )
+from midstream.testing.pause_watch import PauseWatch
 from midstream.testing.store_watch import StoreWatch
 from midstream.testing.trace import Trace
 from midstream.testing.world import START_MS, ObservedSession, World, open_world
@@ -89,6 +91,11 @@ class Race:
         """The records that the stores of this run hold, by session."""
         return self._kept.records
 
+    @property
+    def pause(self) -> PauseWatch:
+        """The pause that the hosts of this run share."""
+        return self._kept.pause
+
     def always(self, check: Callable[[], None]) -> None:
         """Call `check` after each step of the run; what it raises ends the run."""
         self._checks.append(check)
@@ -127,6 +134,8 @@ class Race:
 
     def on_taken(self, who: str, message: object) -> None:
         """An actor takes a message out of it, for the kernel."""
+        if isinstance(message, Hear):
+            self.pause.take(message)
         if self._attempts is not None:
             with self._kept_for_the_step():
                 self._attempts.take(who, message)
@@ -155,6 +164,7 @@ class Race:
         """All checks, for the scheduler."""
         if self._broken is not None:
             raise self._broken
+        self.pause.check(trio.current_time())
         for check in self._checks:
             check()
 

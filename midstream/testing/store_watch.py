@@ -1,7 +1,7 @@
 """StoreWatch: what stores are given, held against the invariants with each commit.
 
-It follows the records of sessions, the shared pause, and every conversation with its reminders
-and its stopMessage, from the operations that were committed and from nothing else.
+It follows the records of sessions, the shared pause (`pause_watch.py`), and every conversation
+with its reminders and its stopMessage, from the operations that were committed.
 """
 
 from collections import Counter
@@ -16,21 +16,16 @@ from midstream.messages.conversation import (
     TextPart,
     ToolResultItem,
 )
-from midstream.messages.dispatch import (
-    DISPATCH_STATUS_ID,
-    NEVER_PAUSED,
-    DispatchState,
-    DispatchStatus,
-)
+from midstream.messages.dispatch import DISPATCH_STATUS_ID, DispatchStatus
 from midstream.messages.injection import InjectionRecord
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.stop_message import StopMessageState
 from midstream.messages.stop_message_codec import STATE_NAME, decode_state
-from midstream.messages.timestamps import parse_timestamp
 from midstream.messages.transition import MAX_RECOVERIES
 from midstream.stores.conversation_meta import ConversationMeta
 from midstream.stores.store import Append, Book, Delete, Log, Operation, Put
 from midstream.testing.invariants import InvariantBroken, is_automatic, reminded_of
+from midstream.testing.pause_watch import PauseWatch
 from midstream.testing.transcript_rules import violations
 
 _ITEM = msgspec.json.Decoder[AnyItem](AnyItem)
@@ -61,7 +56,7 @@ class StoreWatch:
         self._format = format
         self.records: dict[str, SessionRecord] = {}
         self.conversations: dict[str, KeptConversation] = {}
-        self._pause = NEVER_PAUSED
+        self.pause = PauseWatch(self.records)
         self._idle_takeovers: Counter[str] = Counter()
         """How often a session was taken over since it has said something."""
 
@@ -74,7 +69,7 @@ class StoreWatch:
                 case Put(book=Book.SESSIONS, document=document):
                     self._take_record(msgspec.json.decode(document, type=SessionRecord))
                 case Put(book=Book.STATE, id=name, document=document) if name == DISPATCH_STATUS_ID:
-                    self._take_pause(msgspec.json.decode(document, type=DispatchStatus))
+                    self.pause.commit(msgspec.json.decode(document, type=DispatchStatus))
                 case Append(log=Log.ITEMS, key=name, entries=entries):
                     kept = self._conversation(name)
                     changed[name] = len(kept.items)
@@ -144,14 +139,6 @@ class StoreWatch:
         number = self._idle_takeovers[record.id]
         if number > MAX_RECOVERIES and record.status is not SessionStatus.DEAD_LETTERED:
             raise InvariantBroken(12, f"{record.id} was recovered {number} times without output")
-
-    def _take_pause(self, new: DispatchStatus) -> None:
-        old, self._pause = self._pause, new
-        until_before = parse_timestamp(old.paused_until)
-        until = parse_timestamp(new.paused_until)
-        both = old.state is new.state is DispatchState.PAUSED
-        if both and until_before is not None and (until is None or until < until_before):
-            raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
 
     def _take_meta(self, kept: KeptConversation, meta: ConversationMeta, items_before: int) -> None:
         session_before = kept.meta.session_id if kept.meta is not None else None

@@ -39,8 +39,9 @@ def with_quota(race: Race) -> list[Step]:
     """An answer, or a provider that has had enough, sooner or later."""
     kind = race.one_of((FailureKind.RATE_LIMITED, FailureKind.OVERLOADED))
     asked_s = race.one_of((None, None, 1.0, 5.0, 20.0))
-    late: list[Step] = [Pause(race.seconds(4.0)), *limited(kind, asked_s)]
-    return race.script(race.one_of((answer("hello"), [*limited(kind, asked_s)], late)), 1.0)
+    ends = (answer("hello"), [*limited(kind, asked_s)])
+    late: list[Step] = [Pause(race.seconds(race.one_of((4.0, 12.0)))), *race.one_of(ends)]
+    return race.script(race.one_of((*ends, late)), 1.0)
 
 
 def no_trace_of(race: Race, refused: list[SessionHandle]) -> None:
@@ -70,31 +71,56 @@ async def a_host(
         view.choices = None
 
 
+def no_news_is_lost(race: Race, begun: list[SessionHandle]) -> None:
+    for handle in begun:
+        is_spent = handle.ended is not None and handle.ended.status is SessionStatus.RATE_LIMITED
+        if is_spent and handle.session_id in race.records.keys() - race.pause.blamed:
+            raise InvariantBroken(8, f"{handle.session_id}: {handle.ended}, and nobody pauses")
+
+
+async def dispatch_now_and_then(
+    race: Race, runtime: Runtime, begun: list[SessionHandle], refused: list[SessionHandle]
+) -> None:
+    """Begin sessions, and cancel some of them."""
+    for _ in range(4):
+        was_open = runtime.is_dispatchable()
+        handle = runtime.animate("hi")
+        if handle.ended is not None:
+            refused.append(handle)
+        else:
+            assert was_open, "a session was let in while the window is open"
+            begun.append(handle)
+        await trio.sleep(race.seconds(3.0))
+        if race.pick(4) == 3:
+            await handle.cancel()
+
+
 @pytest.mark.races(seeds=500, wall_clock=True)
 async def test_the_pause_against_dispatches_stragglers_and_restarts(race: Race) -> None:
-    store, clock = race.store(), race.clock()
-    provider = ScriptedProvider(*[with_quota(race) for _ in range(40)])
+    """Hosts that follow each other, or share the store for a while."""
+    store, clock, config = race.store(), race.clock(), configuration(**SHORT)
+    race.pause.probe_limit = config.rate_limit.backoff.probe_limit
+    begun: list[SessionHandle] = []
     refused: list[SessionHandle] = []
-    race.always(lambda: no_trace_of(race, refused))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(race.trouble, clock)
-        for number in range(3):
-            config = configuration(**SHORT)
+
+    async def live(numbers: Sequence[int]) -> None:
+        for number in numbers:
+            provider = ScriptedProvider(*[with_quota(race) for _ in range(14)])
             async with a_host(race, store.reopen(), provider, clock, number, config) as runtime:
-                begun: list[SessionHandle] = []
-                for _ in range(5):
-                    was_open = runtime.is_dispatchable()
-                    handle = runtime.animate("hi")
-                    if handle.ended is not None:
-                        refused.append(handle)
-                    else:
-                        assert was_open, "a session was let in while the window is open"
-                        begun.append(handle)
-                    await trio.sleep(race.seconds(3.0))
+                mine = len(begun)
+                await dispatch_now_and_then(race, runtime, begun, refused)
                 if race.pick(2):
                     with trio.move_on_after(5.0):
-                        for handle in begun:
+                        for handle in begun[mine:]:
                             await handle.result()
+            no_trace_of(race, refused)
+            no_news_is_lost(race, begun)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(race.trouble, clock)
+        async with trio.open_nursery() as hosts:
+            for numbers in race.one_of((((0, 1, 2),), ((0, 1), (2,)))):
+                hosts.start_soon(live, numbers)
         nursery.cancel_scope.cancel()
 
 

@@ -1,0 +1,95 @@
+"""PauseWatch: the shared pause, as stores are given it, held against the records of sessions.
+
+Whether a change of it is right is judged from what is on record, and from nothing that a host
+remembers (invariant 8):
+
+- an open window only grows, and no more sessions probe than may;
+- a window that is over is ended, or followed by a longer one, by a session that began behind the
+  beginning of the pause, or was let go on after its window; or a host that has just started
+  ends it;
+- a session that is over holds no place among those that probe.
+"""
+
+from collections.abc import Mapping
+
+from midstream.actors.backoff_machine import Hear
+from midstream.messages.dispatch import NEVER_PAUSED, Booted, DispatchState, DispatchStatus
+from midstream.messages.record import SessionRecord, SessionStatus
+from midstream.messages.timestamps import parse_timestamp
+from midstream.testing.invariants import InvariantBroken
+
+RELEASED_S = 5.0
+"""Seconds within which the place of a probe is free that has ended: hosts look every second."""
+
+SILENT = frozenset(
+    {SessionStatus.CANCELLED, SessionStatus.DEAD_LETTERED, SessionStatus.RATE_LIMITED}
+)
+"""Ends that do not say that the provider answers."""
+
+
+class PauseWatch:
+    """See the module. `records` are those of all sessions, as they are kept."""
+
+    def __init__(self, records: Mapping[str, SessionRecord]) -> None:
+        self.probe_limit = 0
+        """How many sessions may probe; 0 is any number."""
+        self.blamed: set[str] = set()
+        """The sessions that a spent quota has been kept of."""
+        self._records = records
+        self._status = NEVER_PAUSED
+        self._has_booted = False
+        """Whether a host has started since the pause has changed."""
+        self._over_since: dict[str, float] = {}
+        """When sessions that have a place among the probes were first seen to be over."""
+
+    def take(self, message: Hear) -> None:
+        """A host's BackoffMachine hears this."""
+        self._has_booted = self._has_booted or isinstance(message.event, Booted)
+
+    def commit(self, new: DispatchStatus) -> None:
+        """This is kept from now on. Raises `InvariantBroken`."""
+        old, self._status = self._status, new
+        if new.last_triggering_session is not None:
+            self.blamed.add(new.last_triggering_session)
+        if self.probe_limit and len(new.probes) > self.probe_limit:
+            raise InvariantBroken(8, f"{new.probes} probe, of {self.probe_limit}")
+        if old.state is DispatchState.PAUSED:
+            self._check_window(old, new)
+        if new.state is not old.state:
+            self._has_booted = False
+
+    def check(self, now_s: float) -> None:
+        """Hold that who is over probes no more. Raises `InvariantBroken`."""
+        if not self._status.probes:
+            return
+        over = [probe for probe in self._status.probes if self._is_over(probe)]
+        self._over_since = {probe: self._over_since.get(probe, now_s) for probe in over}
+        for probe, since_s in self._over_since.items():
+            if now_s - since_s > RELEASED_S:
+                raise InvariantBroken(8, f"{probe} is over, and the others wait for it to probe")
+
+    def _check_window(self, old: DispatchStatus, new: DispatchStatus) -> None:
+        if new.state is DispatchState.RUNNING:
+            answered = (r for r in self._records.values() if r.is_terminal and not r.presumed_dead)
+            heard = (r.id for r in answered if r.status not in SILENT)
+            if not self._has_booted and not any(self._may_judge(old, each) for each in heard):
+                raise InvariantBroken(8, f"{old} has ended, and none that probed it has")
+            return
+        until_before, until = parse_timestamp(old.paused_until), parse_timestamp(new.paused_until)
+        if until_before is not None and (until is None or until < until_before):
+            raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
+        by = new.last_triggering_session
+        if new.paused_since != old.paused_since and not self._may_judge(old, by or ""):
+            raise InvariantBroken(8, f"{by} has not probed {old}, and opens {new}")
+
+    def _may_judge(self, paused: DispatchStatus, session_id: str) -> bool:
+        """Whether what has become of a session says that the pause is over, or not long enough."""
+        since = parse_timestamp(paused.paused_since)
+        record = self._records.get(session_id)
+        began = parse_timestamp(record.started_at) if record is not None else None
+        is_later = since is None or (began is not None and began > since)
+        return is_later or session_id in paused.probes
+
+    def _is_over(self, session_id: str) -> bool:
+        record = self._records.get(session_id)
+        return record is not None and record.is_terminal
