@@ -7,7 +7,6 @@ letters.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -24,8 +23,7 @@ DEFAULT_MAILBOX_CAPACITY = 64
 """Messages. Enough for a burst; small enough that back-pressure is felt early."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActorStatistics:
+class ActorStatistics(msgspec.Struct, frozen=True):
     """A snapshot of one actor. Counts are of all incarnations, since the address exists."""
 
     who: str

@@ -8,8 +8,8 @@ asks when the window is over probes the quota, and is counted as that.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from midstream.actors.address import Address
@@ -32,8 +32,7 @@ LOOK_AGAIN_S = 15.0
 slept, or a wall clock that was set, must keep nobody waiting."""
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchGate:
+class DispatchGate(msgspec.Struct, frozen=True):
     """The gate of one session, which was admitted at the timestamp `started_at`."""
 
     session_id: str

@@ -6,8 +6,9 @@ forgets no session.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from midstream.actors.address import Address
 from midstream.actors.outcome import Outcome
@@ -30,8 +31,7 @@ class LiveSession(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ActorSession:
+class ActorSession(msgspec.Struct, frozen=True):
     """One that is a Session of this runtime's tree."""
 
     enrolment: Enrolment

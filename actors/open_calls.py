@@ -9,10 +9,10 @@ host or was told to stop, and answers with a report exactly once for each.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 
 import msgspec
+from msgspec.structs import replace
 
 from midstream.messages.conversation import ToolCallPart
 from midstream.messages.reply import Reply
@@ -71,23 +71,20 @@ Key = tuple[int, str]
 """Attempt and call id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(msgspec.Struct, frozen=True):
     """Run the call."""
 
     key: Key
     part: ToolCallPart
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """Cancel the task of the call."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True):
     """Say `TimeUp` for this stage; the call's earlier timer is forgotten."""
 
     key: Key
@@ -95,16 +92,14 @@ class SetTimer:
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Tell the session. Nothing is left to do for the call."""
 
     key: Key
     outcome: ToolOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(msgspec.Struct, frozen=True):
     """Tell the host whether its answer was taken."""
 
     reply: Reply[bool]
@@ -115,8 +110,7 @@ Effect = Begin | Cut | SetTimer | Report | Acknowledge
 Message = RunTools | CancelTools | ToolAnswer | CallEnded | TimeUp
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     part: ToolCallPart
     stage: Stage
 

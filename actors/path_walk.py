@@ -17,7 +17,8 @@ import stat
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.actors.ref_failure import RefError, RefReason
 from midstream.actors.scope import Components, Permission, Scope
@@ -30,8 +31,7 @@ _RACES = 8
 """How often a component may change its kind under our hands before we give up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a walk ended: a name in a pinned directory, or (`name` is ".") the directory.
 
     `path` is canonical. `through_link` says whether a symbolic link was followed.

@@ -15,8 +15,9 @@ import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from midstream.actors.path_walk import Place, walk
 from midstream.actors.ref_failure import RefError, RefReason
@@ -49,8 +50,7 @@ class EntryKind(IntEnum):
     OTHER = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """The first entries of a directory and how many there are; names as the system has
     them, undecodable bytes as lone surrogates."""
 
@@ -58,8 +58,7 @@ class Listing:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFile:
+class OpenFile(msgspec.Struct, frozen=True):
     """A regular file within the scope; `path` is canonical."""
 
     path: str
@@ -84,8 +83,7 @@ class OpenFile:
         return data, max(os.fstat(self.fd).st_size, len(data))
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDirectory:
+class OpenDirectory(msgspec.Struct, frozen=True):
     """A directory within the scope, reached without a link; `path` is canonical."""
 
     path: str

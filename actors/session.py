@@ -8,8 +8,8 @@ Whatever way the actor goes, the session is ended on record and announced, once.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from midstream.actors.abort_latch import AbortLatch
@@ -82,8 +82,7 @@ LAST_WORD_DEADLINE_S = 3.0
 """Seconds for the terminal record when the session is stopped from outside."""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbours(msgspec.Struct, frozen=True):
     """The addresses that a session talks to, and the latch that ends its attempts."""
 
     aborts: AbortLatch

@@ -10,8 +10,8 @@ What can never arrive is put aside with the reason: somebody else owns the sessi
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from midstream.actors.dead_letter_office import DeadLetterOffice, NoAnswer
@@ -226,8 +226,7 @@ class StepWriter:
         self._turns.pop(session_id, None)
 
 
-@dataclass(frozen=True)
-class _Written:
+class _Written(msgspec.Struct, frozen=True):
     """What a step has done to the session's record."""
 
     before: SessionRecord | None

@@ -11,9 +11,9 @@ then what is remembered here counts, and is merged when the store is back (decis
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
 import trio
 
 from midstream.actors.address import Address
@@ -52,8 +52,7 @@ REMEMBERED_LIMIT = 2_000
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class KeptStop:
+class KeptStop(msgspec.Struct, frozen=True):
     """What is kept of a session; its conversation's document has this `version`."""
 
     state: StopMessageState | None = None
@@ -61,18 +60,16 @@ class KeptStop:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopMessageSettings:
+class StopMessageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How directives are read and replies continued. `stage_paths` are in the user
     directory."""
 
-    continuation: ContinuationSettings = field(default_factory=ContinuationSettings)
+    continuation: ContinuationSettings = msgspec.field(default_factory=ContinuationSettings)
     keep_in_code: bool = False
-    stage_paths: Mapping[Stage, str] = field(default_factory=lambda: TEMPLATE_PATHS)
+    stage_paths: Mapping[Stage, str] = msgspec.field(default_factory=lambda: TEMPLATE_PATHS)
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbours(msgspec.Struct, frozen=True):
     """Whom the book asks: the store's writer, the user directory, and the task list."""
 
     ledger: Address[LedgerMessage]

@@ -9,7 +9,6 @@ they are alerts.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -63,8 +62,7 @@ RESOLVE_DEADLINE_S = 60.0
 """Seconds for all files of a prompt; each has its own deadline within them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """What is handed in: what was `typed`, as a flat text or in segments, behind `items`;
     or, with nothing typed, `items` alone, in which only directives are looked for."""
 
@@ -100,8 +98,7 @@ class SubmitSettings(msgspec.Struct, frozen=True, kw_only=True):
     stage_paths: Mapping[Stage, str] = msgspec.field(default_factory=lambda: TEMPLATE_PATHS)
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """What a conversation brings to a turn.
 
     `context` is without directives that other hands may have left in it, `known` is the
@@ -114,15 +111,14 @@ class Opening:
     version: int
 
 
-@dataclass(slots=True)
-class _Directives:
+class _Directives(msgspec.Struct):
     """What the directives of a prompt came to. `items` are the prompt without them."""
 
     items: tuple[AnyItem, ...]
     applied: Applied
     local_answer: str | None = None
-    templates: dict[Stage, str] = field(default_factory=dict[Stage, str])
-    warnings: list[str] = field(default_factory=list[str])
+    templates: dict[Stage, str] = msgspec.field(default_factory=dict[Stage, str])
+    warnings: list[str] = msgspec.field(default_factory=list[str])
 
 
 class Submit:

@@ -29,9 +29,9 @@ nothing else happens in them.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from midstream.actors.turn_abort import (
     on_batch,

@@ -4,14 +4,13 @@ Owned by `Turn`. One budget covers retries, follow-ups and recoveries (architect
 invariant 7); what it ends is reported as `capped`, with the reason that is given here.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from midstream.actors.turn_settings import PromptBudget
 from midstream.messages.usage import Usage
 
 
-@dataclass(slots=True)
-class Spending:
+class Spending(msgspec.Struct):
     """`began_at` is the time of the prompt, in seconds; tools have run for `tools_ran_s`,
     and for `held_s` nothing could be asked because everybody was paused."""
 

@@ -9,7 +9,9 @@ for; if nothing of it has reached the provider, the last write of the session gi
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from midstream.actors.turn_phases import Conclusion, FinishedReply, reply_text, status_of
 from midstream.actors.turn_settings import ContinuationSettings
@@ -61,8 +63,7 @@ WARNING_KIND = "auto_continue"
 """The `kind` of the system item that warns the model of repeating itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowUp:
+class FollowUp(msgspec.Struct, frozen=True):
     """One follow-up, from its reservation to its reply.
 
     `tries` counts its own attempts; retries for a rule or after a crash are part of one.
@@ -80,8 +81,7 @@ class FollowUp:
         return self.reached or self.asking
 
 
-@dataclass(frozen=True, slots=True)
-class Continuing:
+class Continuing(msgspec.Struct, frozen=True):
     """What a turn knows of its automatic continuations.
 
     `state` is that of the conversation, `templates` are the texts of the stages, if there
@@ -89,11 +89,11 @@ class Continuing:
     """
 
     state: StopMessageState | None = None
-    templates: Mapping[Stage, str] = field(default_factory=dict[Stage, str])
+    templates: Mapping[Stage, str] = msgspec.field(default_factory=dict[Stage, str])
     is_compaction: bool = False
     is_aside: bool = False
     is_connected: bool = True
-    chain: Chain = field(default_factory=Chain)
+    chain: Chain = msgspec.field(default_factory=Chain)
     follow_up: FollowUp | None = None
     has_good_reply: bool = False
 

@@ -1,21 +1,19 @@
 """What a turn answers: things to do, in this order, carried out by `Session`."""
 
-from dataclasses import dataclass
+import msgspec
 
 from midstream.messages.conversation import ModelRequest, ToolCallPart
 from midstream.messages.events import AnyEvent
 from midstream.messages.work import Recording
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(msgspec.Struct, frozen=True):
     """Close the connection of this attempt, before anything else is done."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Watch and open the stream of this attempt."""
 
     attempt: int
@@ -24,63 +22,54 @@ class Start:
     request: ModelRequest
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimers:
+class SetTimers(msgspec.Struct, frozen=True):
     attempt: int
     deadline_s: float
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LimitTo:
+class LimitTo(msgspec.Struct, frozen=True):
     """Say so when the attempt has taken `limit_s`."""
 
     attempt: int
     limit_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class DropTimers:
+class DropTimers(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class AskForWork:
+class AskForWork(msgspec.Struct, frozen=True):
     """Ask the task list of the project; the answer carries `attempt`."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """Write this; the answer carries `step`."""
 
     step: int
     recording: Recording
 
 
-@dataclass(frozen=True, slots=True)
-class RunCalls:
+class RunCalls(msgspec.Struct, frozen=True):
     """Run these side by side; each is answered with a `ToolSettled`."""
 
     attempt: int
     calls: tuple[ToolCallPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StopCalls:
+class StopCalls(msgspec.Struct, frozen=True):
     """Stop what runs; what it came to is still to be said of each call."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(msgspec.Struct, frozen=True):
     events: tuple[AnyEvent, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     """The session is over and on record."""
 
 

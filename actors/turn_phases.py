@@ -1,8 +1,9 @@
 """Where a turn stands, and what it is about to do next."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from midstream.messages.conversation import AnyItem, AssistantItem, TextPart, ToolCallPart
 from midstream.messages.events import SessionEnded
@@ -15,8 +16,7 @@ from midstream.messages.verdict import Verdict
 from midstream.messages.work import Recording
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(msgspec.Struct, frozen=True):
     """How the session is going to end."""
 
     status: SessionStatus
@@ -25,8 +25,7 @@ class Conclusion:
     stop_reason: StopReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedReply:
+class FinishedReply(msgspec.Struct, frozen=True):
     """A message that the model has finished, and when.
 
     `items` are what it adds to `context`, `now_s` is trio's time and `now_ms` wall time.
@@ -56,16 +55,14 @@ class FinishedReply:
         return is_empty_reply(self.message)
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """After settling: tell the model about these violations and try again. Without any,
     the attempt was lost by a crash and is simply repeated."""
 
     violations: tuple[Verdict, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FollowUpFailed:
+class FollowUpFailed(msgspec.Struct, frozen=True):
     """After settling: judge the follow-up that was cut because it took too long."""
 
     failure: ProviderFailure
@@ -78,54 +75,46 @@ class Wait(Enum):
     SETTLED = "settled"
 
 
-@dataclass(frozen=True, slots=True)
-class StartNext:
+class StartNext(msgspec.Struct, frozen=True):
     """Once recorded: the items are context, and the next attempt starts."""
 
     items: tuple[AnyItem, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunNext:
+class RunNext(msgspec.Struct, frozen=True):
     """Once recorded: the items are context, and these calls are run."""
 
     items: tuple[AnyItem, ...]
     calls: tuple[ToolCallPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerNow:
+class AnswerNow(msgspec.Struct, frozen=True):
     """Once recorded: the session is answered with this text, without asking a model."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndNow:
+class EndNow(msgspec.Struct, frozen=True):
     """Once recorded: the session is over."""
 
     ended: SessionEnded
 
 
-@dataclass(frozen=True, slots=True)
-class Submitting:
+class Submitting(msgspec.Struct, frozen=True):
     """The prompt is being made ready. Nothing of it is on record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(msgspec.Struct, frozen=True):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settling:
+class Settling(msgspec.Struct, frozen=True):
     attempt: int
     waits: frozenset[Wait]
     then: Retry | FollowUpFailed | Conclusion
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
+class Writing(msgspec.Struct, frozen=True):
     """A write is under way. `stop` is set when a stop was asked for meanwhile."""
 
     step: int
@@ -134,8 +123,7 @@ class Writing:
     stop: Conclusion | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunningCalls:
+class RunningCalls(msgspec.Struct, frozen=True):
     """The calls of a message that is on record. `outcomes` has, by call id, what is known
     of those that are over. `stop` is set when a stop was asked for meanwhile."""
 
@@ -146,16 +134,14 @@ class RunningCalls:
     stop: Conclusion | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AskingWork:
+class AskingWork(msgspec.Struct, frozen=True):
     """A reply is finished and not on record yet: the task list decides what follows."""
 
     attempt: int
     reply: FinishedReply
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(msgspec.Struct, frozen=True):
     pass
 
 

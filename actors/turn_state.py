@@ -4,7 +4,7 @@ Only the modules of the turn (`turn*.py`) change it, each the part that its own 
 names, and only while `Turn` handles a message.
 """
 
-from dataclasses import dataclass, field
+import msgspec
 
 from midstream.actors.turn_budget import Spending
 from midstream.actors.turn_continuation import Continuing
@@ -18,8 +18,7 @@ from midstream.messages.usage import Usage
 from midstream.messages.verdict import Verdict
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """What the newest attempt owns; it ends with it on every exit (spec/ttsr.md 0.8).
 
     Attempts are numbered from 1; before the first there is number 0, which heard nothing.
@@ -27,18 +26,17 @@ class Attempt:
 
     number: int
     heard: Accumulator
-    deferred: list[Verdict] = field(default_factory=list[Verdict])
+    deferred: list[Verdict] = msgspec.field(default_factory=list[Verdict])
     """Their reminder comes behind the whole answer."""
-    folded: list[Verdict] = field(default_factory=list[Verdict])
+    folded: list[Verdict] = msgspec.field(default_factory=list[Verdict])
     """Their reminder comes with the result of the call that they are about."""
     is_void: bool = False
     """It was retracted: whatever happens, nothing of it stays (architecture.md invariant 2)."""
-    refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    refused: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
     """The calls that must not be run, by id, with the rules that they break."""
 
 
-@dataclass(slots=True, kw_only=True)
-class TurnState:
+class TurnState(msgspec.Struct, kw_only=True):
     """Where a turn stands (`phase`) and all that it remembers. Times as in `Turn`."""
 
     settings: TurnSettings
@@ -53,7 +51,7 @@ class TurnState:
     spending: Spending
     continuing: Continuing
     attempt: Attempt
-    phase: Phase = field(default_factory=Submitting)
+    phase: Phase = msgspec.field(default_factory=Submitting)
     is_restarting: bool = False
     """Somebody has crashed with whom the reader of streams is restarted, and it has not stopped
     yet: whatever it reads until then is lost."""

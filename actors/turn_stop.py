@@ -5,7 +5,7 @@ A stop is an epoch (architecture.md invariant 3): from every phase it leads to t
 is under way there, and no phase behind it leads back to `Streaming`.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from midstream.actors.turn_abort import close_stream, when_settled
 from midstream.actors.turn_calls import unanswered

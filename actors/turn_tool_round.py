@@ -10,7 +10,8 @@ results look like is in turn_calls.py.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from midstream.actors.turn_calls import (
     answers,

@@ -7,7 +7,8 @@ forbid, and the calls that it is part of are complete. Owned by `Exchange`; pure
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from midstream.doors.gateway_wire import Wire
 from midstream.doors.sse_frames import Frame, FrameReader
@@ -23,15 +24,14 @@ from midstream.messages.stream import (
 from midstream.providers.sse import SseEvent
 
 
-@dataclass(slots=True)
-class Held:
+class Held(msgspec.Struct):
     """A frame, and what has to be known before it goes out: for blocks of text how far they
     must be free, for calls that they are finished."""
 
     frame: Frame
     messages: Sequence[AnyStreamMessage]
-    ends: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    calls: list[int] = field(default_factory=list[int])
+    ends: list[tuple[int, int]] = msgspec.field(default_factory=list[tuple[int, int]])
+    calls: list[int] = msgspec.field(default_factory=list[int])
     is_ending: bool = False
     """Whether it is a part of how the message ends, to be kept back until it has to."""
 

@@ -7,11 +7,11 @@ sent. A request that names no session is continued by its own directives alone.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from midstream.actors.stop_message_book import KeptStop, StopMessageBook
 from midstream.actors.turn_continuation import (
@@ -45,8 +45,7 @@ ALERT_SOURCE = "stop_message"
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedBody:
+class OpenedBody(msgspec.Struct, frozen=True):
     """A client's request without its directives, which have been carried out.
 
     `local_answer` is for a message that was nothing but directives; then no model is asked.

@@ -1,7 +1,6 @@
 """A watched request as the gateway got it, and what became of it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -73,8 +72,7 @@ class GatewayRequest:
         return self.upstream.request_headers(headers)
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """A watched request has begun. `stop` ends it, for a reason that its client is told."""
 
     upstream: str
@@ -86,8 +84,7 @@ class Begun:
     stop: Callable[[str | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """What became of one watched request. `failure` is why it failed, if it did; `gone`
     that the client left, `stopped` that somebody else ended it."""
 

@@ -4,7 +4,7 @@ One value for all requests: the compiled rules, the policy of repeats and retrie
 limits of what is held. Pure.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from midstream.actors.turn_settings import OnExhausted, PromptBudget
 from midstream.rules.passage_watch import PASSAGE_CAP_CHARS
@@ -18,8 +18,7 @@ HOLD_LIMIT_BYTES = 4 * 1024 * 1024
 safely nor be kept (design.md section 5, invariant 11)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayRules:
+class GatewayRules(msgspec.Struct, frozen=True, kw_only=True):
     """What is watched for, and what may be done about it. `cwd` and `home` shorten paths in
     reminders."""
 

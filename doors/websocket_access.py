@@ -8,17 +8,17 @@ not, has to be the same host or one that is allowed (RFC 6455, section 10.2).
 """
 
 import hmac
-from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+import msgspec
 
 from midstream.messages.errors import ConfigError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """The rules of one door. `hosts` are names, `origins` are like `https://app.example`."""
 
     token: str | None = None

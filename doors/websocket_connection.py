@@ -9,8 +9,9 @@ does no I/O, has no clock and never raises; `websocket.py` feeds it and carries 
 answers.
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from midstream.doors.websocket_access import Access
 from midstream.messages import wire
@@ -29,42 +30,36 @@ class Phase(Enum):
     CLOSED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Say this."""
 
     frame: wire.AnyServerFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Close the connection. Nothing follows."""
 
     code: CloseCode
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(msgspec.Struct, frozen=True):
     """The client has said who it is: more may come from it from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
+class Carry(msgspec.Struct, frozen=True):
     """Carry out this request, and answer it."""
 
     request: wire.Submit | wire.Interrupt | wire.Cancel | wire.ToolResult | wire.List | wire.Status
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(msgspec.Struct, frozen=True):
     """Begin to send the events of a session, and answer the request."""
 
     request: wire.Subscribe
 
 
-@dataclass(frozen=True, slots=True)
-class Unfollow:
+class Unfollow(msgspec.Struct, frozen=True):
     """Send no more of a session, then answer the request."""
 
     request: wire.Unsubscribe

@@ -9,9 +9,9 @@ anything is cut.
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import cast
 
+import msgspec
 import trio
 from trio_websocket import WebSocketConnection, WebSocketRequest, wrap_server_stream
 
@@ -45,14 +45,13 @@ DEFAULT_LIMITS = wire.Limits(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class WebsocketSettings:
+class WebsocketSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a door is opened with. `connections` are all at once, `half_open` those of them
     that have not said `hello`. `server_id` is another after each start."""
 
     server_id: str
     version: str
-    access: Access = field(default_factory=Access)
+    access: Access = msgspec.field(default_factory=Access)
     host: str = "127.0.0.1"
     port: int = 0
     tls: ssl.SSLContext | None = None

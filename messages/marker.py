@@ -12,7 +12,8 @@ whatever the text.
 """
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.messages.code_span import Region, code_regions
 
@@ -37,8 +38,7 @@ _ESCAPE_OR_CLOSE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(msgspec.Struct, frozen=True):
     """One marker as it was found; `body` is what stood between `<**` and `**>`.
 
     An `inert` marker is removed but never executed: it stands in code (decision 4), or the
@@ -49,8 +49,7 @@ class Marker:
     inert: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True):
     """What `scan` found: the text without its markers, and the markers in order."""
 
     text: str

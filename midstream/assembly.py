@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import trio
 
 from midstream.actors.clock import SystemClock
@@ -30,8 +30,7 @@ from midstream.stores.sqlite import open_sqlite
 from midstream.stores.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class RuleBook:
+class RuleBook(msgspec.Struct, frozen=True):
     """The rules of a runtime: compiled for watching, and sorted for the host."""
 
     rule_set: RuleSet

@@ -7,7 +7,6 @@ that it failed, is not completed, whatever it exited with.
 """
 
 import signal
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,8 +19,7 @@ from midstream.providers.failures import without_keys
 RATE_LIMIT_SOURCE = "ndjson-result"
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(msgspec.Struct, frozen=True):
     """How the command ended.
 
     `exit_code` is negative for a signal, as `ChildProcess` has it, and None if the command

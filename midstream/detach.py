@@ -8,7 +8,6 @@ The host finds the rest in reports and in its dead-letter queue.
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,21 @@ class NotDetached(MidstreamError):
     """The babysitter did not start; the message is what it said."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DetachRequest:
+class DetachRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run outside. `url` is where the host listens, by default as configured."""
 
     argv: tuple[str, ...]
     cwd: Path
     provider: str | None = None
     prompt: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     conversation_id: str | None = None
     metadata: Mapping[str, Any] | None = None
     url: str | None = None
     timeout_s: float = TIMEOUT_S
 
 
-@dataclass(frozen=True)
-class Detached:
+class Detached(msgspec.Struct, frozen=True):
     """A session that runs outside. `warning` says what could not be written before."""
 
     session_id: str

@@ -7,7 +7,6 @@ may not begin leaves no record and no event (architecture.md invariant 8).
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,26 +49,24 @@ _log = logging.getLogger("midstream.sessions")
 ADMISSION_DEADLINE_S = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionRequest:
+class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants; None is what the configuration says."""
 
     provider: Provider
-    prompt: Prompt = field(default_factory=Prompt)
+    prompt: Prompt = msgspec.field(default_factory=Prompt)
     conversation_id: str | None = None
     model: str | None = None
     system: str | None = None
     tools: Sequence[Tool | ToolSpec] = ()
     runs_tools: bool = True
     cwd: Path
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     metadata: Mapping[str, Any] | None = None
     streaming: bool = True
     auto_continue: bool = True
 
 
-@dataclass(frozen=True)
-class _Launch:
+class _Launch(msgspec.Struct, frozen=True):
     """A session on its way."""
 
     live: ActorSession

@@ -1,7 +1,5 @@
 """What a runtime is to its doors: requests of the wire in, results and refusals out."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from midstream.actors.announcer import UnknownSession
@@ -31,8 +29,7 @@ _CODES: tuple[tuple[type[MidstreamError], ErrorCode], ...] = (
 """What a client is told of our errors, the first that fits."""
 
 
-@dataclass(frozen=True)
-class _Status:
+class _Status(msgspec.Struct, frozen=True):
     live_sessions: int
     dispatchable: bool
     paused_until: str | None

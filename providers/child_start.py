@@ -5,8 +5,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from midstream.messages.errors import MidstreamError
 
@@ -15,8 +16,7 @@ class ChildNotStarted(MidstreamError):
     """The command could not be started: the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildCommand:
+class ChildCommand(msgspec.Struct, frozen=True):
     """What to run; `argv` is not empty. `environment` is the whole of it, `stdin` is written
     and closed."""
 

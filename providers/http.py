@@ -7,9 +7,9 @@ within `CLOSE_S`, also under cancellation (`http_connections.py` says how).
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 import httpx2
+import msgspec
 import trio
 from msgspec.structs import replace
 
@@ -30,8 +30,7 @@ ERROR_BODY_LIMIT_BYTES = 64 * 1024
 ERROR_BODY_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True):
     """How long each step of a stream may take, in seconds.
 
     `connect_s` is for the TCP connection and again for the TLS handshake. `first_byte_s` runs

@@ -7,8 +7,8 @@ many streams were live at once and what was asked.
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from midstream.messages.conversation import ModelRequest
@@ -39,41 +39,35 @@ class ScriptExhausted(MidstreamError):
     """A stream was asked for that no script was written for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Nothing comes for `seconds`."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Hang:
+class Hang(msgspec.Struct, frozen=True):
     """Nothing comes any more; only leaving ends the stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowStart:
+class SlowStart(msgspec.Struct, frozen=True):
     """Opening the stream takes `seconds`. Only as the first step."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class SlowClose:
+class SlowClose(msgspec.Struct, frozen=True):
     """Closing the stream takes `seconds`, under cancellation too. Anywhere in a script."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Raise:
+class Raise(msgspec.Struct, frozen=True):
     """The provider's own code fails: `error` is raised where a batch would come."""
 
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     """The stream ends here without a word, as no provider should."""
 
 
@@ -186,8 +180,7 @@ class _Performance:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A tool call of an answer; `arguments` is its JSON text."""
 
     name: str

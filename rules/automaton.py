@@ -18,7 +18,8 @@ States are shared by everybody who watches the same condition.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.rules.formula import (
     FALSE,
@@ -101,8 +102,7 @@ class State(dict[str, "State"]):
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(msgspec.Struct, frozen=True):
     """An atom: a unit of `classes` has to come (or the end, if `at_end`).
 
     A `Take` moves on to the instruction `next`; a `Peek` leaves the unit where it is and

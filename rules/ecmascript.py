@@ -13,7 +13,8 @@ authors.
 """
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from midstream.rules.back_references import without_dead_references
 from midstream.rules.character_classes import LINE_TERMINATORS, WORD

@@ -6,8 +6,8 @@ depends on groups that may come later. So the scanner surveys the groups first; 
 """
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import regex
 
 from midstream.rules.code_units import code_point_offset, units
@@ -17,8 +17,7 @@ _NAME = regex.compile(r"[$_\p{ID_Start}][$\u200c\u200d\p{ID_Continue}]*")
 _NAME_ESCAPE = re.compile(r"\\u(?:([0-9A-Fa-f]{4})|\{([0-9A-Fa-f]+)\})")
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(msgspec.Struct, frozen=True):
     """The flags in force at one place of a pattern."""
 
     ignore_case: bool = False

@@ -7,7 +7,7 @@ So `(?:a*?)*` is all of `aaa` there and nothing here. `without_empty_iterations`
 matches something. Order matters, since the first way through decides where a match ends.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from midstream.rules.back_references import captured_groups, live_groups
 from midstream.rules.character_classes import LAST_CODE_POINT
@@ -33,16 +33,14 @@ MAX_PARTS = 1_000
 """How many parts one tree may be taken apart into; above it the condition is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """Some of the ways through a node: those that match something, or those that do not."""
 
     node: Node
     filled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True):
     """One item of a sequence, whole and taken apart."""
 
     whole: Node

@@ -6,8 +6,9 @@ much of the stream a rule was certain of its match. `midstream rules test` shows
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from random import Random  # noqa: TID251 - seeded by the caller, for the places of cuts
+
+import msgspec
 
 from midstream.messages.stream import AnyStreamMessage
 from midstream.rules.coverage import why_not_covered
@@ -30,8 +31,7 @@ _CUTS_PER_CHAR = 8
 """One cut for so many characters on average, so that short texts are cut finely too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(msgspec.Struct, frozen=True):
     """A match, and after how many streamed characters it was certain: of the text, or of
     the call's arguments. None: at the end of the passage only."""
 
@@ -39,8 +39,7 @@ class Hit:
     certain_after_chars: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """What the rules found in one text.
 
     `unsteady` names the rules whose verdict was another one under some way of cutting,
@@ -54,8 +53,7 @@ class Trial:
     unsteady: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleResult:
+class ExampleResult(msgspec.Struct, frozen=True):
     """How one example went; `failure` is None if it went as its author says."""
 
     rule: Rule
@@ -64,8 +62,7 @@ class ExampleResult:
     failure: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrialSettings:
+class TrialSettings(msgspec.Struct, frozen=True):
     """How texts are tried: how often cut, by which seed, in which working directory, with
     which table of tools."""
 

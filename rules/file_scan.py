@@ -10,8 +10,9 @@ mend them.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from midstream.rules.code_units import code_point_offset
 from midstream.rules.condition import Condition
@@ -35,8 +36,7 @@ _LOCATE_BUDGET_S = 1.0
 """For the lines of one condition; a verdict is never lost by it, only its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a condition matches: line and column from 1, in characters, and that line."""
 
     line: int
@@ -44,8 +44,7 @@ class Place:
     excerpt: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileHit:
+class FileHit(msgspec.Struct, frozen=True):
     """A rule that a write or an edit of the file would break.
 
     `places` are the first `PLACES_LIMIT` lines with a match, empty where they could not be
@@ -59,8 +58,7 @@ class FileHit:
     is_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FileFindings:
+class FileFindings(msgspec.Struct, frozen=True):
     """What was found in one file. `suspended` conditions took too long in it."""
 
     hits: tuple[FileHit, ...]

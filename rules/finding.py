@@ -1,12 +1,11 @@
 """What the engine finds in a stream: matches, and the limits that it ran into."""
 
-from dataclasses import dataclass
+import msgspec
 
 from midstream.rules.rule import Rule, Source
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """A rule has matched for good in one passage; said once for each passage.
 
     `offset_chars` and the end are places in the passage, None where finding them would
@@ -23,8 +22,7 @@ class Match:
     excerpt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspended(msgspec.Struct, frozen=True):
     """A condition took too long and is not evaluated any more in this session."""
 
     rules: tuple[str, ...]
@@ -32,16 +30,14 @@ class Suspended:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overflowed:
+class Overflowed(msgspec.Struct, frozen=True):
     """A passage is longer than its cap; conditions that need its text stop there."""
 
     source: Source
     limit_chars: int
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(msgspec.Struct, frozen=True):
     """The arguments of a call are not what they should be; the rest is still watched."""
 
     call_id: str

@@ -8,7 +8,6 @@ after comments were removed (spec/ttsr.md 1.1).
 import codecs
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import msgspec
 
@@ -29,8 +28,7 @@ _LATE_WITHIN_CHARS = 4_000
 """How far from the beginning that is looked for: examples of front matter come later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """A rule file, split. `fields` are keyed in camelCase; lines count from 1."""
 
     fields: dict[str, Entry]
@@ -104,8 +102,7 @@ def read_document(text: str, path: str = "") -> Document:
     return Document(fields, body, tuple(found))
 
 
-@dataclass(frozen=True, slots=True)
-class _Uncommented:
+class _Uncommented(msgspec.Struct, frozen=True):
     """`text` without its comments; `cuts` are the offsets in it where comments were, with
     the count of line breaks that were cut away up to and including each."""
 

@@ -11,9 +11,9 @@ regular expression grows with a power of a path's length. Here it grows with the
 import posixpath
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 from wcmatch import glob as wcglob
 
 from midstream.messages.errors import MidstreamError
@@ -39,8 +39,7 @@ class GlobError(MidstreamError):
     """A path pattern cannot be used; the message says why and what to write instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Glob:
+class Glob(msgspec.Struct, frozen=True):
     """A compiled pattern."""
 
     pattern: str

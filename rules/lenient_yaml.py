@@ -10,10 +10,10 @@ of YAML 1.2: `yes`, `on` and dates are text.
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
 
+import msgspec
 import yaml
 from yaml.constructor import SafeConstructor
 
@@ -24,8 +24,7 @@ _KEY_LINE = re.compile(r"^([\w-]+):(?:\s+(.*)|(\S.*))?$")
 _ITEM = re.compile(r"^\s*-\s+(.*\S)\s*$")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One value of the mapping: `line` is that of its key, `item_lines` those of the items
     where the value is a list. Lines count from 1 in the text that was parsed."""
 
@@ -35,12 +34,11 @@ class Entry:
     item_lines: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class LenientMapping:
+class LenientMapping(msgspec.Struct):
     """What could be read, in order, and what was odd about it (with empty paths)."""
 
-    entries: list[Entry] = field(default_factory=list[Entry])
-    problems: list[Problem] = field(default_factory=list[Problem])
+    entries: list[Entry] = msgspec.field(default_factory=list[Entry])
+    problems: list[Problem] = msgspec.field(default_factory=list[Problem])
 
     def complain(self, line: int, severity: Severity, what: str, mend: str = "") -> None:
         self.problems.append(Problem("", line, severity, what, mend))

@@ -4,13 +4,12 @@ The engine compiles a `ParsedPattern` from its tree and hands an `Opaque` to the
 package as it is. Both are values.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from midstream.rules.syntax import Node
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedPattern:
+class ParsedPattern(msgspec.Struct, frozen=True):
     """A condition as a tree.
 
     The flags are those of the leading `(?ims)` groups, for display: they are already
@@ -28,8 +27,7 @@ class ParsedPattern:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(msgspec.Struct, frozen=True):
     """A valid condition of the Python dialect that has no tree.
 
     `regex.compile(pattern)` runs it. `reason` names the construct that has no equivalent.

@@ -5,7 +5,8 @@ excerpts and for the conditions that have to be searched, up to a cap.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from midstream.rules.backtracking import EVALUATION_BUDGET_S, BudgetExceeded, Search
 from midstream.rules.code_units import code_point_offset
@@ -28,13 +29,12 @@ _TOO_LONG = "it took longer than its time budget"
 _TOO_LARGE = "its automaton has grown beyond its bounds on this text, and `regex` cannot run it"
 
 
-@dataclass(slots=True)
-class Limits:
+class Limits(msgspec.Struct):
     """What one watch may use, and which conditions have already used too much."""
 
     passage_cap_chars: int = PASSAGE_CAP_CHARS
     evaluation_budget_s: float = EVALUATION_BUDGET_S
-    suspended: set[int] = field(default_factory=set[int])
+    suspended: set[int] = msgspec.field(default_factory=set[int])
 
 
 class PassageWatch:

@@ -9,7 +9,8 @@ and one with a back reference, has no program (`TooComplex`): see `approximation
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from midstream.rules.character_classes import LAST_CODE_POINT, complement
 from midstream.rules.formula import TooComplex
@@ -38,38 +39,32 @@ MAX_INSTRUCTIONS = 3000
 _ACCEPT, _FAIL, _ARRIVE = 0, 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(msgspec.Struct, frozen=True):
     """The pattern, or the lookahead, has matched."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(msgspec.Struct, frozen=True):
     """This way there is no match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrive:
+class Arrive(msgspec.Struct, frozen=True):
     """A lookbehind has matched up to here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(msgspec.Struct, frozen=True):
     """One unit out of `ranges`, then `next`."""
 
     ranges: Ranges
     next: int
 
 
-@dataclass(slots=True)
-class Split:
+class Split(msgspec.Struct):
     """Any of `targets`; filled in later where a loop leads back to itself."""
 
-    targets: list[int] = field(default_factory=list[int])
+    targets: list[int] = msgspec.field(default_factory=list[int])
 
 
-@dataclass(frozen=True, slots=True)
-class Peek:
+class Peek(msgspec.Struct, frozen=True):
     """The next unit is in `ranges`, or the text ends here if `at_end`; then `next`."""
 
     ranges: Ranges
@@ -77,8 +72,7 @@ class Peek:
     next: int
 
 
-@dataclass(frozen=True, slots=True)
-class After:
+class After(msgspec.Struct, frozen=True):
     """The previous unit is in `ranges` (the text begins here: `at_start`); then `then`,
     otherwise `otherwise`."""
 
@@ -88,8 +82,7 @@ class After:
     otherwise: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(msgspec.Struct, frozen=True):
     """The program at `entry` matches here (or does not, if `negative`); then `next`."""
 
     entry: int
@@ -97,8 +90,7 @@ class Ahead:
     next: int
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(msgspec.Struct, frozen=True):
     """Lookbehind number `oracle` ends here (or does not, if `negative`); then `next`."""
 
     oracle: int
@@ -109,8 +101,7 @@ class Behind:
 Instruction = Accept | Fail | Arrive | Take | Split | Peek | After | Ahead | Behind
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """`entry` starts the pattern; `oracles` start the lookbehinds, inner before outer.
 
     `runs` finds the places inside bounded repeats of one unit: the instruction behind the

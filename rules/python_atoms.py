@@ -5,7 +5,8 @@ class and every escape of more than one letter is put to `regex` itself.
 """
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.rules.regex_classes import matching_ranges
 from midstream.rules.syntax import Chars, Never, Node, Ranges
@@ -39,8 +40,7 @@ class NoTree(Exception):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(msgspec.Struct, frozen=True):
     """The flags in force at one place of a pattern."""
 
     ignore_case: bool = False

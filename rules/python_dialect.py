@@ -10,10 +10,10 @@ Texts are code points here, and classes are those of the installed `regex`.
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import regex
+from msgspec.structs import replace
 
 from midstream.rules.back_references import uncertain_groups
 from midstream.rules.character_classes import LAST_CODE_POINT, complement

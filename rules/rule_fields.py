@@ -4,9 +4,10 @@ A wrong value costs that field alone: it counts as absent, with a problem that n
 line and what would be right. `rule_file.py` puts the fields together to a rule.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar, cast
+
+import msgspec
 
 from midstream.rules.lenient_yaml import Entry
 from midstream.rules.problem import Complaint, Problem, Severity
@@ -18,21 +19,19 @@ REMINDER_LIMIT_BYTES = 1024
 """Longest `reminder`, in UTF-8 (spec/ttsr.md 1.2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(msgspec.Struct, frozen=True):
     """A text of the file and the line where it stands."""
 
     text: str
     line: int
 
 
-@dataclass(slots=True)
-class FieldReader:
+class FieldReader(msgspec.Struct):
     """The fields of one file by camelCase name. `problems` grows as fields are read."""
 
     path: str
     fields: dict[str, Entry]
-    problems: list[Problem] = field(default_factory=list[Problem])
+    problems: list[Problem] = msgspec.field(default_factory=list[Problem])
 
     def has(self, key: str) -> bool:
         """Whether the key is there with a value that is not null."""

@@ -9,7 +9,6 @@ that are written there, and the user's own.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -65,8 +64,7 @@ def with_environment(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True):
     """A place to read rules from: the first of `nearest_of` that exists and is not empty.
 
     A directory gives its files that end in one of `suffixes`, a file gives one rule. `name`

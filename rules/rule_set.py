@@ -6,7 +6,8 @@ them. A rule that cannot be compiled is left out with a problem that says why.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.rules.condition import Condition, anything, compile_condition
 from midstream.rules.dialect_error import DialectError, UntranslatableError
@@ -17,8 +18,7 @@ from midstream.rules.rule import Dialect, MatchOn, Rule, ScopeToken, Source
 from midstream.rules.tool_names import same_tool
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRule:
+class CompiledRule(msgspec.Struct, frozen=True):
     """A rule with its conditions (numbers in the rule set) and its globs compiled."""
 
     rule: Rule
@@ -52,8 +52,7 @@ class CompiledRule:
         return not self.conditions.isdisjoint(matched)
 
 
-@dataclass(frozen=True, slots=True)
-class Lineup:
+class Lineup(msgspec.Struct, frozen=True):
     """What watches one kind of passage.
 
     `searched` are the conditions whose automaton, if any, only says where to search.

@@ -6,7 +6,8 @@ narrows a rule or takes it out of the watch; nothing that is invalid ever widens
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.rules.condition_check import check_condition
 from midstream.rules.dialect_error import DialectError, UntranslatableError
@@ -39,8 +40,7 @@ _OLD_BOOLEANS = {
 _CONDITION_KEYS = ("condition", "ttsr_trigger", "ttsrTrigger")
 
 
-@dataclass(frozen=True, slots=True)
-class Trigger:
+class Trigger(msgspec.Struct, frozen=True):
     """When a rule matches. `scope` is empty where no output can reach it; `conditions` are
     valid. `everywhere` is a GitHub file's `applyTo` without a limit."""
 

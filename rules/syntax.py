@@ -8,41 +8,35 @@ Texts are sequences of *units*: UTF-16 code units for the ECMAScript dialect (as
 the `u` flag there), code points for the Python dialect.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 Ranges = tuple[tuple[int, int], ...]
 """Sorted, disjoint, inclusive ranges of units."""
 
 
-@dataclass(frozen=True, slots=True)
-class Empty:
+class Empty(msgspec.Struct, frozen=True):
     """Matches the empty text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Never:
+class Never(msgspec.Struct, frozen=True):
     """Matches nothing (`[]`, `(?!)`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chars:
+class Chars(msgspec.Struct, frozen=True):
     """One unit out of `ranges` (case already folded in, complement already taken)."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(msgspec.Struct, frozen=True):
     items: "tuple[Node, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     options: "tuple[Node, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(msgspec.Struct, frozen=True):
     """`item` from `least` to `most` times; `most` is None for unbounded."""
 
     item: "Node"
@@ -51,8 +45,7 @@ class Repeat:
     greedy: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A capturing group; `number` counts from 1 by opening parenthesis."""
 
     item: "Node"
@@ -60,16 +53,14 @@ class Group:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BackReference:
+class BackReference(msgspec.Struct, frozen=True):
     """The text of an earlier group. `ignore_case` is the flag in force at this place."""
 
     number: int
     ignore_case: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """A lookaround: zero-width, `ahead` or behind, positive or `negative`."""
 
     item: "Node"
@@ -77,32 +68,27 @@ class Look:
     negative: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TextStart:
+class TextStart(msgspec.Struct, frozen=True):
     """`^` without the `m` flag, `\\A`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextEnd:
+class TextEnd(msgspec.Struct, frozen=True):
     """`$` without the `m` flag, `\\Z`."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineStart:
+class LineStart(msgspec.Struct, frozen=True):
     """`^` with the `m` flag: at the start, or after one of `terminators`."""
 
     terminators: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class LineEnd:
+class LineEnd(msgspec.Struct, frozen=True):
     """`$` with the `m` flag: at the end, or before one of `terminators`."""
 
     terminators: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(msgspec.Struct, frozen=True):
     """`\\b`, or `\\B` when `negative`; `word` are the word units."""
 
     word: Ranges

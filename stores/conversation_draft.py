@@ -5,10 +5,10 @@ closes it. Pure, and used by conversations.py alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from midstream.messages.conversation import AnyItem, ReminderItem
 from midstream.messages.injection import InjectionRecord
@@ -20,8 +20,7 @@ from midstream.stores.store import Append, Book, Log, Operation, Put, RequireFen
 from midstream.stores.untold import untold
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """What a session writes under: its id, and the fence that it was given."""
 
     session_id: str
@@ -33,8 +32,7 @@ class Claim:
         return RequireFence(self.session_id, self.fence.token)
 
 
-@dataclass(frozen=True)
-class ConversationWrite:
+class ConversationWrite(msgspec.Struct, frozen=True):
     """Operations to commit, and the conversation once they are. `crossing` is what there
     is to announce then; `durable` is for `Store.commit`."""
 

@@ -1,8 +1,7 @@
 """A conversation as it is read from a store: the context, and what belongs to it."""
 
-from dataclasses import dataclass, replace
-
 import msgspec
+from msgspec.structs import replace
 
 from midstream.messages.conversation import AnyItem
 from midstream.messages.injection import InjectionRecord, in_context, last_turns
@@ -13,8 +12,7 @@ from midstream.stores.store import MAX_LIMIT, Book, Log, Query, Store
 _ITEMS = msgspec.json.Decoder[AnyItem](AnyItem)
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     """A conversation as it was read. `items` are those in the context, from position
     `start` on; `session` is the one that was accepted last, live or not."""
 

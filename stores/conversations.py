@@ -9,9 +9,9 @@ session, or the conversation to a newer session, gets `FenceLost` and nothing is
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from midstream.messages.conversation import AnyItem, AssistantItem, ToolResultItem
 from midstream.messages.errors import FenceLost, MidstreamError, VersionConflict

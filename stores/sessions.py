@@ -7,7 +7,8 @@ from this one never overwrite each other.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.messages.errors import FenceLost, RecordError, VersionConflict
 from midstream.messages.record import Crossing, SessionRecord, crossing
@@ -28,16 +29,14 @@ from midstream.stores.store import (
 from midstream.stores.untold import untold
 
 
-@dataclass(frozen=True)
-class KeptSession:
+class KeptSession(msgspec.Struct, frozen=True):
     """A record and the version at which the store has it."""
 
     record: SessionRecord
     version: int
 
 
-@dataclass(frozen=True)
-class SessionWrite:
+class SessionWrite(msgspec.Struct, frozen=True):
     """What a transition does: to the record, to those who listen, and to the store."""
 
     before: SessionRecord | None
@@ -91,8 +90,7 @@ async def load_session(store: Store, id: str) -> KeptSession | None:
     return None if stored is None else KeptSession(stored.decode(SessionRecord), stored.version)
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What is believed of a session without reading it: how it was written last, or None for
     one that is new."""
 

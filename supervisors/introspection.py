@@ -1,7 +1,8 @@
 """What a supervisor tells of itself and its children, for operators and tests."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from midstream.supervisors.child_spec import ChildSpec
 from midstream.supervisors.restart import Intensity
@@ -16,8 +17,7 @@ class Phase(StrEnum):
     """For its restart."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildInfo:
+class ChildInfo(msgspec.Struct, frozen=True):
     """A snapshot of one child. `spec` leads on: to its statistics, or to its children."""
 
     spec: ChildSpec
@@ -25,8 +25,7 @@ class ChildInfo:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorStatistics:
+class SupervisorStatistics(msgspec.Struct, frozen=True):
     """A snapshot of one supervisor. The counts of children are 0 while it does not run."""
 
     who: str

@@ -7,8 +7,10 @@ reference manual); what is added is the delay before a restart, which OTP does n
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from midstream.messages.lifecycle import Crashed, OwnExit
 
@@ -45,8 +47,7 @@ class Restart(StrEnum):
                 return False
 
 
-@dataclass(frozen=True, slots=True)
-class Intensity:
+class Intensity(msgspec.Struct, frozen=True):
     """How many restarts a supervisor accepts within a window before it gives up itself.
 
     The defaults are OTP's: 1 within 5 seconds. 0 restarts nothing.
@@ -60,8 +61,7 @@ class Intensity:
             raise ValueError(f"max_restarts must not be negative and within_s positive: {self}")
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """How long a supervisor waits before a restart.
 
     The first restart of a child within the window waits `base_s` seconds, each further one
@@ -86,8 +86,7 @@ DEFAULT_INTENSITY = Intensity()
 DEFAULT_BACKOFF = Backoff()
 
 
-@dataclass(frozen=True, slots=True)
-class ChildState:
+class ChildState(msgspec.Struct, frozen=True):
     """What a supervisor knows of one child."""
 
     id: str
@@ -100,16 +99,14 @@ class ChildState:
     """Which restart it waits for. None while it runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restarted:
+class Restarted(msgspec.Struct, frozen=True):
     """One restart that was decided: when (trio's time, seconds), and because of whom."""
 
     at_s: float
     child: str
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisionState:
+class SupervisionState(msgspec.Struct, frozen=True):
     """What a supervisor knows. `children` are in start order; who has ended is not in it."""
 
     strategy: Strategy = Strategy.ONE_FOR_ONE
@@ -135,8 +132,7 @@ class SupervisionState:
         return replace(self, children=tuple(c for c in self.children if c.id not in gone))
 
 
-@dataclass(frozen=True, slots=True)
-class ChildExited:
+class ChildExited(msgspec.Struct, frozen=True):
     """An incarnation is over, and not because its supervisor stopped it.
 
     A start that failed is a crash of the incarnation that it was to be.
@@ -147,8 +143,7 @@ class ChildExited:
     exit: OwnExit
 
 
-@dataclass(frozen=True, slots=True)
-class RestartDue:
+class RestartDue(msgspec.Struct, frozen=True):
     """The wait for a restart is over."""
 
     ticket: int
@@ -157,22 +152,19 @@ class RestartDue:
 Event = ChildExited | RestartDue
 
 
-@dataclass(frozen=True, slots=True)
-class StopChildren:
+class StopChildren(msgspec.Struct, frozen=True):
     """Stop them one after another, in this order. They may be started again."""
 
     ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RetireChildren:
+class RetireChildren(msgspec.Struct, frozen=True):
     """They will not be started again."""
 
     ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitRestart:
+class AwaitRestart(msgspec.Struct, frozen=True):
     """Report `RestartDue(ticket)` in about `nominal_s` seconds; `restarts` of the window."""
 
     ticket: int
@@ -181,23 +173,20 @@ class AwaitRestart:
     restarts: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartChildren:
+class StartChildren(msgspec.Struct, frozen=True):
     """Start them one after another, in this order, until one fails."""
 
     ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(msgspec.Struct, frozen=True):
     """Stop everything and fail: a restart for `child` would exceed the intensity."""
 
     child: str
     restarts: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndAll:
+class EndAll(msgspec.Struct, frozen=True):
     """Stop everything and end normally: the significant `child` has ended."""
 
     child: str

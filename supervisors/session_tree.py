@@ -12,7 +12,8 @@ depends on the runner, so it is the last: its crash costs the calls that run, an
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.address import Address
@@ -50,8 +51,7 @@ SESSION_SHUTDOWN_S = 10.0
 """Seconds in which a session that is stopped has to write its record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watching:
+class Watching(msgspec.Struct, frozen=True):
     """What a session is watched by."""
 
     rule_set: RuleSet
@@ -60,8 +60,7 @@ class Watching:
     passage_cap_chars: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True):
     """The tools of a session: those that are run, by name, and those that the host answers."""
 
     run: Mapping[str, RunnableTool]
@@ -69,8 +68,7 @@ class Tools:
     limits: ToolLimits
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTree:
+class SessionTree(msgspec.Struct, frozen=True):
     """A session that is ready to be started: its supervisor, and whom to talk to."""
 
     supervisor: Supervisor

@@ -5,7 +5,6 @@ directories that were named; of these all, or the ones called by name.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,8 +19,7 @@ from midstream.rules.explain import similar_names
 from midstream.rules.rule import Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """What was found, and where. `is_named` says that files or directories were named; the
     settings that disable rules do not count for these."""
 

@@ -1,7 +1,6 @@
 """`midstream rules list`: which rules there are, what each is for, where it comes from."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from rich.console import Console
@@ -23,8 +22,7 @@ _WIDE = 110
 """From this width on a terminal has room for the column of origins."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True):
     rule: Rule
     bucket: str
     """A key of `_TITLES`."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -19,22 +18,20 @@ from midstream.rules.rule_reader import printable
 from midstream.rules.rule_set import RuleSet
 
 
-@dataclass(slots=True)
-class _Report:
+class _Report(msgspec.Struct):
     """What a scan has found so far."""
 
     files: SourceFiles
     total: int
     rules: int
-    hits: list[tuple[str, FileHit]] = field(default_factory=list[tuple[str, FileHit]])
-    suspended: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    hits: list[tuple[str, FileHit]] = msgspec.field(default_factory=list[tuple[str, FileHit]])
+    suspended: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter[tuple[str, str]])
     seen: int = 0
     read: int = 0
     is_stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ScanOptions:
+class ScanOptions(msgspec.Struct, frozen=True):
     """The options of the command."""
 
     place: Path

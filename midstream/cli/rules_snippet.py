@@ -6,7 +6,6 @@ rules match, how early that is certain, and why a rule that was named does not.
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -27,8 +26,7 @@ from midstream.rules.sample import Sample
 _PATH_LIKE_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class TryOptions:
+class TryOptions(msgspec.Struct, frozen=True):
     """The options of the command; None is not given."""
 
     snippet: str | None

@@ -1,7 +1,6 @@
 """How sessions and the shared pause look: tables for people, JSON lines for programs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -30,8 +29,7 @@ STYLES = {
 ERROR_CHARS = 60
 
 
-@dataclass(frozen=True)
-class SessionsView:
+class SessionsView(msgspec.Struct, frozen=True):
     """A page of sessions, as they are at `now_ms`."""
 
     records: Sequence[SessionRecord]
@@ -80,8 +78,7 @@ class SessionsView:
         return [*cells, who, Styled(why, no_wrap=True, overflow="ellipsis")]
 
 
-@dataclass(frozen=True)
-class SessionView:
+class SessionView(msgspec.Struct, frozen=True):
     """One session with everything that is on record, as it is at `now_ms`."""
 
     record: SessionRecord
@@ -155,8 +152,7 @@ def costs_table(costs: Mapping[str, SessionCost]) -> RenderableType:
     return table
 
 
-@dataclass(frozen=True)
-class StatusView:
+class StatusView(msgspec.Struct, frozen=True):
     """The shared pause, and who lives, as they are at `now_ms`."""
 
     overview: Overview

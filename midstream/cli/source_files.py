@@ -9,8 +9,9 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 PROBE_BYTES = 8 * 1024
 """How much of a file is looked at to tell whether it is text (spec/ttsr.md 2)."""
@@ -21,15 +22,14 @@ MAX_BYTES = 5 * 1024 * 1024
 _GIT_DEADLINE_S = 60.0
 
 
-@dataclass(slots=True)
-class SourceFiles:
+class SourceFiles(msgspec.Struct):
     """The files below `root`, or `root` itself. `skipped` counts, by reason, those that
     were not read; `note` says why git could not be asked, if it should have been."""
 
     root: Path
     max_bytes: int = MAX_BYTES
     heeds_gitignore: bool = True
-    skipped: Counter[str] = field(default_factory=Counter[str])
+    skipped: Counter[str] = msgspec.field(default_factory=Counter[str])
     note: str = ""
 
     def find(self) -> list[Path]:

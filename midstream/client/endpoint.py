@@ -2,10 +2,10 @@
 
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
+import msgspec
 import trio
 
 from midstream.client.errors import CannotConnect
@@ -15,8 +15,7 @@ PATH = "/v1"
 OpenStream = Callable[[], Awaitable[trio.abc.Stream]]
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """`host` is as the server shall see it (`Host`), `path` is that of the websocket."""
 
     url: str

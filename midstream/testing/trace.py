@@ -6,7 +6,6 @@ the same lines.
 """
 
 import re
-from dataclasses import dataclass
 
 import msgspec
 
@@ -16,8 +15,7 @@ MOST_CHARS = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """One thing that happened, at `at_s` seconds of the run."""
 
     at_s: float

@@ -1,11 +1,10 @@
 """What the gateway keeps of a request, and of an answer that a rule holds back, is bounded."""
 
-from dataclasses import replace
-
 import httpx2
 import pytest
 from gateway_streams import anthropic_stream, chat_stream, responses_stream
 from gateway_world import Reply, gateway_rules, gateway_world, rule
+from msgspec.structs import replace
 from starlette.types import Message
 
 from midstream.doors import gateway_client

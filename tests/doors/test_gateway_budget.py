@@ -1,11 +1,11 @@
 """What the gateway starts by itself for one request draws on one budget, whatever it is for."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from gateway_streams import anthropic_stream, chat_stream, responses_stream
 from gateway_world import gateway_rules, rule
+from msgspec.structs import replace
 
 from midstream.actors.turn_settings import PromptBudget
 from midstream.doors.gateway_exchange import Exchange, Phase

@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 import trio
 from gateway_streams import anthropic_stream
 from gateway_world import Reply, gateway_rules, gateway_world, rule
+from msgspec.structs import replace
 
 from midstream.doors.gateway import Gateway, gateway_app
 from midstream.doors.gateway_rules import GatewayRules

@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 from scenes import NO_FOO, always, any_answer, stop_sometime
 
 from midstream.actors.stop_latch import StopLatch
