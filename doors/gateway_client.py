@@ -50,7 +50,9 @@ class Client:
         self._broken = False
         """Whether only a part of what was sent last went out, so that nothing can follow."""
         self.started = False
+        """Whether the head of the answer was given to the server."""
         self.ended = False
+        """Whether the last of the answer was given to the server."""
         self.gone = False
         """Whether the client has closed its connection, as far as was noticed."""
         self.sent_at_s = trio.current_time()
@@ -91,7 +93,6 @@ class Client:
 
     async def start(self, status: int, headers: Headers) -> None:
         """The head of the answer."""
-        self.started = True
         await self._say(_head(status, headers))
 
     async def send(self, data: bytes) -> None:
@@ -102,7 +103,6 @@ class Client:
 
     async def end(self) -> None:
         """The answer is complete."""
-        self.ended = True
         await self._say(_body(b"", is_last=True))
 
     async def answer_json(self, status: int, value: Any, headers: Headers = ()) -> None:
@@ -119,7 +119,6 @@ class Client:
 
     async def answer_whole(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer with these headers and no others."""
-        self.started = self.ended = True
         await self._say(_head(status, headers), _body(body, is_last=True))
 
     async def _say(self, *messages: dict[str, Any]) -> None:
@@ -132,6 +131,8 @@ class Client:
         except trio.WouldBlock:
             await self._turn.acquire()
         broken, self._broken = self._broken, True
+        self.started = True
+        self.ended = self.ended or not messages[-1].get("more_body", True)
         try:
             if not broken:
                 self.sent_at_s = trio.current_time()

@@ -30,12 +30,13 @@ PATIENT = Timeouts(connect_s=1e6, first_byte_s=1e6, idle_s=1e6)
 STREAM = chat_stream("Hello, world")
 HELLO = 'Hello <**stopMessage:"go on",1**>'
 HEAD, BODY = "http.response.start", "http.response.body"
+NOWHERE = b"\0"
 
 
 @dataclass
 class Server:
     """What stands between the gateway and one client: takes the first message that holds
-    `slow_at`, or the head without it, only when it is let."""
+    `slow_at`, or the head without it, only when it is let. With `NOWHERE` it is never slow."""
 
     body: bytes
     slow_at: bytes | None
@@ -61,6 +62,8 @@ class Server:
 
     def begin(self, begun: Begun) -> "Server":
         self.begun.append(begun)
+        if self.slow_at == NOWHERE:
+            self.is_slow.set()
         return self
 
     def note(self, events: Sequence[AnyEvent]) -> None:
@@ -131,6 +134,23 @@ async def test_an_answer_that_is_being_written_whole_is_written_whole(
         await trio.testing.wait_all_tasks_blocked()
         server.may_go_on.set()
     assert server.text == whole.decode()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(Reply(STREAM[:4], hold=True), id="a stream"),
+        pytest.param(Reply([b'{"id": "x", "choices": []}'], 200, "application/json"), id="whole"),
+        pytest.param(Reply([b'{"error": {}}'], 400, "application/json"), id="a refusal"),
+    ],
+)
+async def test_a_client_gets_a_whole_answer_whenever_its_request_is_stopped(reply: Reply) -> None:
+    for rounds in range(60):
+        async with asked(NOWHERE, "Hello", reply) as server:
+            for _ in range(rounds):
+                await trio.lowlevel.checkpoint()
+            server.begun[0].stop("enough")
+        assert server.text
 
 
 async def test_a_client_that_does_not_read_is_not_waited_for_long(mock_clock: MockClock) -> None:
