@@ -9,7 +9,6 @@ import typer
 from midstream.cli.attach import attach_command
 from midstream.cli.command import run_command
 from midstream.cli.conversations import conversations_app
-from midstream.cli.demo import run_demo
 from midstream.cli.detach import detach_command
 from midstream.cli.gateway import gateway_command
 from midstream.cli.rules import rules_app
@@ -55,6 +54,8 @@ def demo(
 
     A server on this machine speaks Anthropic's wire format; the real provider connects.
     """
+    from midstream.cli.demo import run_demo  # its server would slow the start of all commands
+
     run_command(run_demo, json, speed)
 
 

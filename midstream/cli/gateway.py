@@ -1,4 +1,7 @@
-"""`midstream gateway`: rules for any client, by its base URL."""
+"""`midstream gateway`: rules for any client, by its base URL.
+
+What serves HTTP is loaded when it is wanted: it would be a fifth of the start of each command.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +12,6 @@ import typer
 from midstream.cli.command import run_command
 from midstream.cli.operator import obey_signals, show_problems
 from midstream.config_file import config_for
-from midstream.gateway import open_gateway
-from midstream.gateway_upstreams import named_upstream
 from midstream.runtime import open_runtime
 
 
@@ -48,6 +49,9 @@ async def _run(
     rules: tuple[Path, ...],
     config_path: Path | None,
 ) -> int:
+    from midstream.gateway import open_gateway
+    from midstream.gateway_upstreams import named_upstream
+
     cwd = Path.cwd()
     config = config_for(config_path, cwd)
     paths = (*(str(path.absolute()) for path in rules), *config.rules.paths)

@@ -6,6 +6,7 @@ import trio
 import typer
 
 from midstream.assembly import RuleBook
+from midstream.cli.garbage import collect_when_idle
 from midstream.messages.errors import RuleError
 from midstream.runtime import Runtime
 
@@ -17,10 +18,13 @@ async def obey_signals(runtime: Runtime, ready: str) -> None:
     """Say that we are ready, and return at SIGINT or SIGTERM."""
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         typer.echo(ready)
-        async for number in signals:
-            if number != _RELOAD:
-                return
-            await _reload(runtime)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collect_when_idle, lambda: not runtime.live_sessions)
+            async for number in signals:
+                if number != _RELOAD:
+                    break
+                await _reload(runtime)
+            nursery.cancel_scope.cancel()
 
 
 def show_problems(rulebook: RuleBook) -> None:

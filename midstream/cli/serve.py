@@ -1,5 +1,8 @@
 """`midstream serve`: a host with its doors: HTTP, for sessions outside and for operators, and the
-websocket, for whoever hands in prompts and watches."""
+websocket, for whoever hands in prompts and watches.
+
+What serves HTTP is loaded when it is wanted, as in `gateway.py`.
+"""
 
 import os
 from pathlib import Path
@@ -7,18 +10,13 @@ from typing import Annotated
 
 import msgspec
 import typer
-from starlette.routing import Route
 
 from midstream.cli.command import run_command
 from midstream.cli.operator import obey_signals
 from midstream.config import WebsocketConfig
 from midstream.config_file import config_for
-from midstream.doors.access import require_token_unless_loopback
-from midstream.doors.animator_routes import animator_routes
-from midstream.doors.http import host_app, serve_http
-from midstream.doors.session_routes import session_routes
 from midstream.messages.errors import ConfigError
-from midstream.runtime import Runtime, open_runtime
+from midstream.runtime import open_runtime
 from midstream.websocket import open_websocket
 
 
@@ -46,17 +44,13 @@ def serve_command(
     run_command(_serve, host, port, websocket_port, config)
 
 
-def routes_of(runtime: Runtime) -> list[Route]:
-    """All routes of a host."""
-    return [
-        *session_routes(runtime.sessions),
-        *animator_routes(runtime.sessions, runtime.follow, runtime.replay),
-    ]
-
-
 async def _serve(
     host: str | None, port: int | None, websocket_port: int | None, config_path: Path | None
 ) -> int:
+    from midstream.cli.serve_routes import routes_of
+    from midstream.doors.access import require_token_unless_loopback
+    from midstream.doors.http import host_app, serve_http
+
     cwd = Path.cwd()
     config = config_for(config_path, cwd)
     token = os.environ.get(config.http.token_env) or None

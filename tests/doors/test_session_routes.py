@@ -14,7 +14,7 @@ import trio
 from process_watch import PATIENCE_S, gone, python
 
 from midstream.actors.clock import ManualClock
-from midstream.cli.serve import routes_of
+from midstream.cli.serve_routes import routes_of
 from midstream.config import Config, RulesConfig
 from midstream.doors.http import host_app, serve_http
 from midstream.doors.session_views import message_view, messages_of

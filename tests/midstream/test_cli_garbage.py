@@ -28,3 +28,45 @@ def test_a_million_objects_that_live_are_not_looked_at_again_and_again() -> None
     command = [sys.executable, "-P", "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr
+
+
+IDLE = """
+import gc
+import trio
+import trio.testing
+from midstream.cli.garbage import collect_when_idle, spare_collections
+
+full, speaking = [], True
+gc.callbacks.append(lambda phase, about: full.append(phase) if about["generation"] == 2 else None)
+
+async def server():
+    global speaking
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect_when_idle, lambda: not speaking)
+        for _ in range(10_000):
+            cycle = []
+            cycle.append(cycle)
+        await trio.sleep(60.0)
+        assert not full, "somebody would have had to wait"
+        speaking = False
+        await trio.sleep(60.0)
+        assert 1 <= len(full) // 2 <= 6, len(full) // 2
+        nursery.cancel_scope.cancel()
+
+spare_collections()
+trio.run(server, clock=trio.testing.MockClock(autojump_threshold=0))
+"""
+
+
+def test_a_server_collects_what_its_connections_left_while_nobody_speaks() -> None:
+    command = [sys.executable, "-P", "-c", IDLE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_serves_http_is_not_loaded_for_commands_that_serve_nothing() -> None:
+    program = "import sys, midstream.cli.app; print(*sys.modules)"
+    command = [sys.executable, "-P", "-c", program]
+    loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    server = {"hypercorn", "starlette", "httpx2", "prometheus_client"}
+    assert not server & set(loaded.stdout.split())

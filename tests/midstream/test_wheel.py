@@ -60,7 +60,9 @@ def test_the_wheel_installs_one_top_level_package(environment: Path, tmp_path: P
         ("anyio", "from midstream.embedding import aio", "embedding"),
         ("anyio", "from midstream.embedding import sync", "embedding"),
         ("typer", "from midstream.cli import main; main()", "cli"),
-        ("starlette", "from midstream.cli import main; main()", "cli"),
+        ("starlette", "from midstream.cli import main; sys.argv[1:] = ['serve']; main()", "cli"),
+        ("hypercorn", "from midstream.cli import main; sys.argv[1:] = ['gateway']; main()", "cli"),
+        ("hypercorn", "from midstream.cli import main; sys.argv[1:] = ['demo']; main()", "cli"),
     ],
 )
 def test_what_an_extra_would_have_brought_is_missed_by_name(
