@@ -573,6 +573,15 @@ FOUND = {
         "test_a_chain_against_disconnect_stop_and_quota",
         0,
     ),
+    "a continuation is refunded that was sent": (
+        "test_a_chain_against_disconnect_stop_and_quota",
+        7,
+    ),
+    "a follow-up that fails is not given back": (
+        "test_a_chain_against_disconnect_stop_and_quota",
+        5,
+    ),
+    "one more continuation than was asked for": ("test_a_chain_while_everything_goes_wrong", 24),
     "a window that is open lets sessions in": (
         "test_the_pause_against_dispatches_stragglers_and_restarts",
         0,

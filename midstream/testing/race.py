@@ -23,6 +23,7 @@ from midstream.rules.rule import RepeatMode, Rule
 from midstream.runtime import Runtime
 from midstream.stores.store import Operation
 from midstream.testing.attempt_watch import AttemptWatch
+from midstream.testing.chain_watch import ChainWatch
 from midstream.testing.choices import Choices
 from midstream.testing.faults import WALL, Faults, FaultyStore, JumpingClock, faulty_script
 from midstream.testing.invariants import (
@@ -67,6 +68,7 @@ class Race:
         self.faults = faults
         self._checks: list[Callable[[], None]] = []
         self._attempts: AttemptWatch | None = None
+        self._chains = ChainWatch()
         self._kept = StoreWatch()
         self._broken: InvariantBroken | None = None
 
@@ -136,6 +138,7 @@ class Race:
         """An actor takes a message out of it, for the kernel."""
         if isinstance(message, Hear):
             self.pause.take(message)
+        self._chains.take(who, message)
         if self._attempts is not None:
             with self._kept_for_the_step():
                 self._attempts.take(who, message)
@@ -237,6 +240,7 @@ class Race:
             watch.end()
             await self._drained(world)
             self._check_kept(world, config.rules)
+            self._check_counted(world)
             nursery.cancel_scope.cancel()
 
     async def end(self, world: World) -> None:
@@ -286,6 +290,15 @@ class Race:
                 said = self._kept.said_in(handle.conversation_id, handle.session_id)
                 if unheard := said - session.prose:
                     raise InvariantBroken(2, f"{unheard} is kept, and was not said or taken back")
+
+    def _check_counted(self, world: World) -> None:
+        """Invariant 7: the store has counted what was asked for without the user."""
+        for name, kept in self._kept.conversations.items():
+            if kept.stop_message is None or kept.stop_message.text is None:
+                continue  # there is none, or it was cleared with its count
+            handles = [s.handle for s in world.sessions if s.handle.conversation_id == name]
+            ended = {each.session_id: each.ended.status for each in handles if each.ended}
+            self._chains.check(ended, kept.stop_message.used)
 
     async def _check_lives(self, world: World, session: ObservedSession) -> None:
         """A session that has waited so long waits for something: a stream, the end of a pause,
