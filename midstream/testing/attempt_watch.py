@@ -65,6 +65,11 @@ class AttemptWatch:
         self._starts: list[tuple[StartAttempt, int, float]] = []
         """Those that wait in mailboxes, with their place in the order of all and their time."""
 
+    def is_lost(self, session_id: str) -> bool:
+        """Whether somebody has crashed since the newest attempt of the session began."""
+        course = self._courses.get(session_id)
+        return course is not None and course.is_lost
+
     def put(self, message: object, now_s: float) -> None:
         """Somebody puts this into a mailbox. Raises `InvariantBroken`."""
         self._put += 1

@@ -12,6 +12,8 @@ remembers (invariant 8):
 
 from collections.abc import Mapping
 
+import trio
+
 from midstream.actors.backoff_machine import Hear
 from midstream.messages.dispatch import NEVER_PAUSED, Booted, DispatchState, DispatchStatus
 from midstream.messages.record import SessionRecord, SessionStatus
@@ -58,10 +60,11 @@ class PauseWatch:
         if new.state is not old.state:
             self._has_booted = False
 
-    def check(self, now_s: float) -> None:
+    def check(self) -> None:
         """Hold that who is over probes no more. Raises `InvariantBroken`."""
         if not self._status.probes:
             return
+        now_s = trio.current_time()
         over = [probe for probe in self._status.probes if self._is_over(probe)]
         self._over_since = {probe: self._over_since.get(probe, now_s) for probe in over}
         for probe, since_s in self._over_since.items():

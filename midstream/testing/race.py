@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 import trio
 
+from midstream.actors.announcer import Announce
 from midstream.actors.backoff_machine import Hear
 from midstream.actors.turn_settings import ContextMode
 from midstream.config import Config, RulesConfig
 from midstream.messages.conversation import AnyItem
-from midstream.messages.events import SessionEnded, ToolWanted
+from midstream.messages.events import AnyEvent, SessionEnded, ToolResult, ToolWanted
+from midstream.messages.lifecycle import Down
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.settle import settle_history
 from midstream.providers.scripted import Script, ScriptedProvider, Step
@@ -66,6 +68,10 @@ class Race:
         self.choices = choices
         self.trace = trace
         self.faults = faults
+        self.announced: list[AnyEvent] = []
+        """What all sessions have decided to say so far; clients hear it later, or never."""
+        self.lost: set[str] = set()
+        """The paths of actors that have gone down, and somebody knows."""
         self._checks: list[Callable[[], None]] = []
         self._attempts: AttemptWatch | None = None
         self._chains = ChainWatch()
@@ -130,6 +136,8 @@ class Race:
 
     def on_put(self, message: object) -> None:
         """Somebody puts a message into a mailbox, for the kernel."""
+        if isinstance(message, Announce):
+            self.announced += message.events
         if self._attempts is not None:
             with self._kept_for_the_step():
                 self._attempts.put(message, trio.current_time())
@@ -138,6 +146,8 @@ class Race:
         """An actor takes a message out of it, for the kernel."""
         if isinstance(message, Hear):
             self.pause.take(message)
+        elif isinstance(message, Down):
+            self.lost.add(message.who)
         self._chains.take(who, message)
         if self._attempts is not None:
             with self._kept_for_the_step():
@@ -155,6 +165,9 @@ class Race:
         except InvariantBroken as broken:
             self._broken = self._broken or broken
 
+    def _is_lost(self, session_id: str) -> bool:
+        return self._attempts is not None and self._attempts.is_lost(session_id)
+
     def _recoveries(self, session_id: str) -> int:
         record = self.records.get(session_id)
         return record.recoveries if record is not None else 0
@@ -167,7 +180,7 @@ class Race:
         """All checks, for the scheduler."""
         if self._broken is not None:
             raise self._broken
-        self.pause.check(trio.current_time())
+        self.pause.check()
         for check in self._checks:
             check()
 
@@ -230,7 +243,7 @@ class Race:
             trio.open_nursery() as nursery,  # it ends before the world is checked
         ):
             world.has_gaps = "announcer" in self.faults.crashing
-            watch = _WorldWatch(world, self.note, rules, config.rules)
+            watch = _WorldWatch(world, self.note, rules, config.rules, self._is_lost)
             self.always(watch.step)
             nursery.start_soon(self.trouble, clock)
             with self.never_asked_while_paused(world.runtime, world.provider):
@@ -309,7 +322,10 @@ class Race:
             if waits or session.handle.ended is not None or len(session.events) > events:
                 return
             await trio.sleep(1.0)
-        if not isinstance(session.events[-1].event if session.events else None, ToolWanted):
+        said = [event.event for event in session.events]
+        answered = {event.call_id for event in said if isinstance(event, ToolResult)}
+        wanted = {event.call_id for event in said if isinstance(event, ToolWanted)}
+        if wanted <= answered:
             raise InvariantBroken(4, f"{session.handle.session_id} waits for nothing for ever")
 
     async def _outcome(self, world: World, session: ObservedSession) -> None:
@@ -334,8 +350,10 @@ class _WorldWatch:
         note: Callable[[str, object], None],
         rules: Sequence[Rule],
         config: RulesConfig,
+        is_lost: Callable[[str], bool],
     ) -> None:
         self._world = world
+        self._is_lost = is_lost
         self._note = note
         self._rules = rules
         self._once = [
@@ -348,25 +366,33 @@ class _WorldWatch:
         """How many requests of each session were looked at."""
 
     def step(self) -> None:
+        """Called after each step of the run, so it looks for what has changed first."""
         live: set[str] = set()
         for session in self._world.sessions:
-            if session.handle.ended is None:
-                conversation_id = session.handle.conversation_id
-                if conversation_id in live:
-                    raise InvariantBroken(1, f"{conversation_id} has two live sessions")
-                live.add(conversation_id)
-            if session.live_streams > 1:
-                raise InvariantBroken(1, f"{session.live_streams} streams of one session are open")
-            ended = session.handle.ended
-            # What crashes, or is not closed in time, may leave its stream behind for a moment.
-            if session.live_streams and ended and ended.status is not SessionStatus.FAILED:
-                raise InvariantBroken(1, f"{ended}, and its stream is open")
-            now = (len(session.events), len(session.requests), session.handle.ended is not None)
+            handle, streams = session.handle, session.live_streams
+            ended = handle.ended
+            if ended is None:
+                if handle.conversation_id in live:
+                    raise InvariantBroken(1, f"{handle.conversation_id} has two live sessions")
+                live.add(handle.conversation_id)
+            if streams and (streams > 1 or ended is not None):
+                self._check_streams(session, streams, ended)
+            now = (len(session.events), len(session.requests), ended is not None)
             before = self._seen.get(session, (0, 0, False))
             if now != before:
                 self._seen[session] = now
                 self._tell(session, before)
                 self._check(session)
+
+    def _check_streams(
+        self, session: ObservedSession, streams: int, ended: SessionEnded | None
+    ) -> None:
+        if streams > 1:
+            raise InvariantBroken(1, f"{streams} streams of one session are open")
+        # What crashes, or is not closed in time, may leave its stream behind for a moment.
+        has_failed = ended is None or ended.status is SessionStatus.FAILED
+        if not has_failed and not self._is_lost(session.handle.session_id):
+            raise InvariantBroken(1, f"{ended}, and its stream is open")
 
     def end(self) -> None:
         """Everybody has an outcome: look at the whole."""

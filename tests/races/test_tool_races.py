@@ -1,5 +1,6 @@
 """Tools, and reminders about calls, against abort, stop and crash (spec/lessons.md E 1 to 12)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -9,7 +10,7 @@ from scenes import CLEAN, NO_FOO, always, any_answer, frugal, stop_sometime
 
 from midstream.config import Config, ToolsConfig
 from midstream.messages.conversation import ToolSpec
-from midstream.messages.events import ToolWanted
+from midstream.messages.events import ToolResult, ToolUse, ToolWanted
 from midstream.providers.scripted import Call, Step, answer
 from midstream.rules.rule import InterruptMode, Rule, ScopeToken, Source
 from midstream.testing.invariants import InvariantBroken
@@ -33,13 +34,28 @@ GENTLE = Rule(
 RULES = [NO_FOO, IN_CALLS, GENTLE]
 
 
+LATE_S = 3.0
+"""Seconds by which a call may outlast its deadline: actors are slow, and tools stubborn."""
+
+
 @dataclass
 class Shell:
-    """A tool that takes its time, fails now and then, and is stubborn when it is stopped."""
+    """A tool that takes its time, fails now and then, and is stubborn when it is stopped.
+
+    It knows which calls have begun and returned, and holds what is said of them against that. A
+    command ends with the id of its call; ids are those of one call each.
+    """
 
     race: Race
-    ran: list[str] = field(default_factory=list[str])
+    deadline_s: float = 120.0
+    began: dict[str, float] = field(default_factory=dict[str, float])
+    returned: dict[str, str] = field(default_factory=dict[str, str])
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    """What was said of calls, by id."""
     running: int = 0
+    heard: int = 0
+    broken: InvariantBroken | None = None
+    """What was found in a call, where it would only be the result of that."""
 
     def __post_init__(self) -> None:
         self.race.always(self._check)
@@ -50,60 +66,104 @@ class Shell:
 
     async def run(self, command: str) -> str:
         """Run a command."""
-        race = self.race
-        self.ran.append(command)
+        call_id = command.rsplit(" ", 1)[-1]
+        self._begin(command, call_id)
         self.running += 1
         try:
-            await trio.sleep(race.seconds(0.2))
-            if race.pick(4) == 3:
-                raise RuntimeError("the command failed")
-            if race.pick(4) == 3:
-                with trio.CancelScope(shield=True):
-                    await trio.sleep(race.seconds(0.2))
+            await self._work()
         finally:
             self.running -= 1
-        return f"done: {command}"
+            if trio.current_time() - self.began[call_id] > self.deadline_s + LATE_S:
+                self._break(13, f"{call_id} has run longer than {self.deadline_s} s")
+        self.returned[call_id] = f"done: {command}"
+        return self.returned[call_id]
+
+    async def _work(self) -> None:
+        race = self.race
+        hangs = self.deadline_s < LATE_S and race.pick(4) == 3
+        await trio.sleep(60.0 if hangs else race.seconds(0.2))
+        if race.pick(4) == 3:
+            raise RuntimeError("the command failed")
+        if race.pick(4) == 3:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(race.seconds(0.2))
 
     def ends_with(self, session: ObservedSession) -> None:
-        """Hold that no call is under way when the session has its outcome."""
+        """Hold that no call is under way when the session has its outcome. One that does not stop
+        when its runner has crashed is waited for by nobody."""
+        runner = f"runtime/sessions/{session.handle.session_id}/tool_runner"
 
         def check() -> None:
-            if self.running and session.handle.ended is not None:
+            if self.running and session.handle.ended is not None and runner not in self.race.lost:
                 raise InvariantBroken(13, f"{session.handle.ended}, and {self.running} calls run")
 
         self.race.always(check)
 
+    def _begin(self, command: str, call_id: str) -> None:
+        self._listen()
+        if command.startswith("rm -rf"):
+            self._break(6, f"{command} has run, and breaks an interrupting rule")
+        if call_id in self.began:
+            self._break(6, f"{command} is run twice")
+        if call_id in self.results:
+            self._break(6, f"{command} is run, and was {self.results[call_id]}")
+        self.began[call_id] = trio.current_time()
+
+    def _break(self, invariant: int, what: str) -> None:
+        self.broken = self.broken or InvariantBroken(invariant, what)
+
     def _check(self) -> None:
-        assert "rm -rf /" not in self.ran, "a call that breaks an interrupting rule has run"
+        self._listen()
+        if self.broken is not None:
+            raise self.broken
+
+    def _listen(self) -> None:
+        """Somebody may be told now what has become of a call."""
+        for event in self.race.announced[self.heard :]:
+            if isinstance(event, ToolResult):
+                self._hear(event)
+        self.heard = len(self.race.announced)
+
+    def _hear(self, result: ToolResult) -> None:
+        call_id = result.call_id
+        self.results[call_id] = result.content
+        if "was not run" in result.content and call_id in self.began:
+            raise InvariantBroken(6, f"{call_id} has begun: {result}")
+        returned = self.returned.get(call_id, result.content)
+        if returned != result.content and not self.race.faults.crashing:
+            raise InvariantBroken(6, f"{call_id} has returned {returned!r}: {result}")
 
 
-def bounded(race: Race, config: Config) -> Config:
+def bounded(race: Race, config: Config, shell: Shell) -> Config:
     """Calls wait for each other, or take too long."""
-    tools = ToolsConfig(
-        parallel=race.one_of((8, 8, 1)), deadline_s=race.one_of((120.0, 120.0, 0.1))
-    )
+    shell.deadline_s = race.one_of((120.0, 120.0, 0.1))
+    tools = ToolsConfig(parallel=race.one_of((8, 8, 1)), deadline_s=shell.deadline_s)
     return msgspec.structs.replace(config, tools=tools)
 
 
-def a_call(race: Race, name: str, number: int) -> Call:
+def a_call(race: Race, name: str, call_id: str) -> Call:
     commands = ("ls", "rm -rf /", "sudo ls", "echo foo")
-    arguments = msgspec.json.encode({"command": race.one_of(commands)}).decode()
-    return Call(name, arguments, f"call_{number}")
+    command = f"{race.one_of(commands)} # {call_id}"
+    return Call(name, msgspec.json.encode({"command": command}).decode(), call_id)
 
 
-def calling(race: Race, name: str = "run") -> list[Step]:
-    calls = [a_call(race, name, number) for number in range(1 + race.pick(3))]
+def calling(race: Race, script: int, names: Sequence[str] = ("run",)) -> list[Step]:
+    """An answer with calls; `script` tells those of several answers apart."""
+    ids = [f"call_{script}_{number}" for number in range(1 + race.pick(3))]
+    calls = [a_call(race, race.one_of(names), call_id) for call_id in ids]
     return race.script(answer(race.one_of(("I look", "", "foo it")), *calls), 0.05)
 
 
 @pytest.mark.races(seeds=500)
 async def test_calls_against_abort_and_stop(race: Race) -> None:
     shell = Shell(race)
-    scripts = [calling(race), calling(race), *(any_answer(race) for _ in range(8))]
-    async with race.world(*scripts, rules=RULES, config=bounded(race, always(race))) as world:
+    scripts = [calling(race, 0), calling(race, 1), *(any_answer(race) for _ in range(8))]
+    config = bounded(race, always(race), shell)
+    async with race.world(*scripts, rules=RULES, config=config) as world:
         session = world.animate("hello", tools=[shell.tool])
         shell.ends_with(session)
-        await stop_sometime(race, session, 0.5)
+        if race.pick(4):
+            await stop_sometime(race, session, 0.5)
 
 
 @pytest.mark.races(
@@ -114,8 +174,9 @@ async def test_calls_against_abort_and_stop(race: Race) -> None:
 )
 async def test_calls_while_everything_goes_wrong(race: Race) -> None:
     shell = Shell(race)
-    scripts = [calling(race) for _ in range(4)] + [any_answer(race) for _ in range(14)]
-    async with race.world(*scripts, rules=RULES, config=bounded(race, frugal(race))) as world:
+    scripts = [calling(race, n) for n in range(4)] + [any_answer(race) for _ in range(14)]
+    config = bounded(race, frugal(race), shell)
+    async with race.world(*scripts, rules=RULES, config=config) as world:
         session = world.animate("hello", conversation_id="con-1", tools=[shell.tool])
         shell.ends_with(session)
         if race.pick(2):
@@ -123,22 +184,40 @@ async def test_calls_while_everything_goes_wrong(race: Race) -> None:
         await trio.sleep(3.0)
         await session.cancel("enough")
         await session.result()
-        world.animate("and then", conversation_id="con-1", tools=[Shell(race).tool])
+        other = Shell(race, shell.deadline_s)
+        world.animate("and then", conversation_id="con-1", tools=[other.tool])
 
 
-@pytest.mark.races(seeds=500)
-async def test_calls_that_the_host_answers_against_stop_and_deadline(race: Race) -> None:
-    scripts = [calling(race, "ask"), calling(race, "ask"), CLEAN, CLEAN, CLEAN, CLEAN]
-
-    async def answer_what_is_wanted(session: ObservedSession) -> None:
-        async for event in session.handle.events():
-            if isinstance(event.event, ToolWanted):
+async def answer_what_is_wanted(race: Race, session: ObservedSession) -> None:
+    """As a host does that forgets calls, or answers them before it is asked, until it is heard."""
+    answer = session.handle.answer
+    async for event in session.handle.events():
+        match event.event:
+            case ToolUse(call_id=call_id) if race.pick(2):
+                for _ in range(8):
+                    await trio.sleep(race.seconds(0.02))
+                    if await answer(call_id, "the answer that you will want"):
+                        break
+            case ToolWanted(call_id=call_id):
                 await trio.sleep(race.seconds(0.1))
                 if race.pick(3):
-                    await session.handle.answer(event.event.call_id, "the answer")
+                    await answer(call_id, "the answer")
+            case _:
+                pass
 
+
+@pytest.mark.races(seeds=500, crashing=("tool_runner",), most_crashes=3)
+async def test_calls_that_the_host_answers_against_stop_and_deadline(race: Race) -> None:
+    shell = Shell(race)
+    scripts = [calling(race, n, ("run", "ask", "run")) for n in range(3)] + [CLEAN] * 4
     async with race.world(*scripts, rules=RULES) as world, trio.open_nursery() as nursery:
-        session = world.animate("hello", tools=[ToolSpec("ask", "Ask somebody.", {})])
-        nursery.start_soon(answer_what_is_wanted, session)
-        await stop_sometime(race, session, 0.5)
+        ask = ToolSpec("ask", "Ask somebody.", {})
+        session = world.animate("hello", tools=[ask, shell.tool])
+        shell.ends_with(session)
+        nursery.start_soon(answer_what_is_wanted, race, session)
+        if race.pick(3):
+            await stop_sometime(race, session, 0.5)
+        with trio.move_on_after(2.0):
+            await session.result()
+        await session.interrupt()  # a call may wait for an answer that nobody gives
         await session.result()
