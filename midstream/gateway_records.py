@@ -3,7 +3,8 @@
 Each watched request is a session on record from its beginning: it beats, can be cancelled,
 and is found dead when its host is. What rules and continuations do in it is told when it
 happens; its end says what it cost. Nothing of that delays the request: its beginning is
-written and its events are told beside it, its end is written when it is answered.
+written when it has had the time to reach the upstream, its events are told beside it, its end
+is written when it is answered.
 Only when many ends are still to be written do new requests wait (`gateway.py`). A store that
 cannot take a record costs the record, never the client's answer.
 """
@@ -33,6 +34,10 @@ from midstream.messages.session_identity import identify_session
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import AnyTransition
 from midstream.runtime import Runtime
+
+OPEN_AFTER_S = 0.02
+"""Seconds for which a request has the processor before its beginning is written, unless it ends
+before: writing is as much work as sending it."""
 
 _log = logging.getLogger("midstream.gateway")
 
@@ -100,6 +105,7 @@ class LiveRequest:
         self._metrics = metrics
         self._clock = clock
         self._begun = begun
+        self._due = trio.Event()
         self._opened = trio.Event()
         self._nursery = nursery
         self._untold: list[AnyEvent] = []
@@ -111,6 +117,8 @@ class LiveRequest:
 
     async def open(self) -> None:
         """Put it on record as running."""
+        with trio.move_on_after(OPEN_AFTER_S):
+            await self._due.wait()
         enrolment, model = self.enrolment, self._begun.body.get("model")
         started = SessionStarted(enrolment.conversation_id, enrolment.provider, str(model or ""))
         try:
@@ -126,6 +134,7 @@ class LiveRequest:
 
     async def _tell(self, *more: AnyEvent) -> None:
         """Tell what was not told yet. One at a time, so that all of it stays in order."""
+        self._due.set()
         await self._opened.wait()
         async with self._telling:
             count = len(self._untold)
@@ -135,6 +144,7 @@ class LiveRequest:
     async def finish(self, finished: Finished) -> None:
         """It is over."""
         self._metrics.count(finished)
+        self._due.set()
         await self._opened.wait()
         ended = self._ended(finished)
         answered = finished.local_answer
