@@ -39,7 +39,12 @@ from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.messages.transition import HeartbeatTouch, OrphanFailed, Revive
 from midstream.stores.session_list import ENDED_STATUSES, live_sessions, records_of
 from midstream.stores.sessions import KeptSession
-from midstream.stores.state import GUILD_HEARTBEAT_ID, GuildHeartbeat, load_heartbeat
+from midstream.stores.state import (
+    GUILD_HEARTBEAT_ID,
+    GuildHeartbeat,
+    KeptHeartbeat,
+    load_heartbeat,
+)
 from midstream.stores.store import Store, encode
 
 _log = logging.getLogger("midstream.heartbeat")
@@ -105,13 +110,14 @@ def listening_since(now_ms: int, beat_ms: int | None, before_ms: int = 0) -> int
     """Since when silence counts: since now, if the last beat is longer ago than it should be.
 
     `beat_ms` is the last beat: at boot that of any host, then this host's own, which was
-    asleep, or without a store, if it is late. `before_ms` is the answer so far. This is the
-    downtime credit of the reference; it is not used up by the first search, so that a
-    session outside has the time to report again (B11).
+    asleep, or without a store, if it is late. `before_ms` is the answer so far: at boot that
+    of whoever has beaten last. This is the downtime credit of the reference; it is used up
+    neither by the first search nor by the first host, so that a session outside has the time
+    to report again (B11).
     """
     if beat_ms is None or now_ms - beat_ms > BEAT_EVERY_S * 1000 + LATE_MS:
         return now_ms
-    return before_ms
+    return min(before_ms, now_ms)
 
 
 def _ended_by_itself(record: SessionRecord, fence: Fence) -> bool:
@@ -185,8 +191,9 @@ class Heartbeat(Actor[Unused]):
         kept = await load_heartbeat(self._store)
         if self._last_beat_ms is None and kept is not None:
             self._last_beat_ms = kept.heartbeat.alive_ms
+            self._listening_since_ms = kept.heartbeat.since_ms
         self._listen(now_ms)
-        await self._beat_for_the_guild(now_ms, kept.version if kept is not None else 0)
+        await self._beat_for_the_guild(now_ms, kept)
         self._last_beat_ms = now_ms
         for session in self._live:
             await self._beat_for(session)
@@ -196,8 +203,17 @@ class Heartbeat(Actor[Unused]):
         before_ms = self._listening_since_ms
         self._listening_since_ms = listening_since(now_ms, self._last_beat_ms, before_ms)
 
-    async def _beat_for_the_guild(self, now_ms: int, version: int) -> None:
-        beat = GuildHeartbeat(id=GUILD_HEARTBEAT_ID, guild_alive_at=format_timestamp(now_ms))
+    async def _beat_for_the_guild(self, now_ms: int, kept: KeptHeartbeat | None) -> None:
+        before = kept.heartbeat if kept is not None else None
+        since_ms = listening_since(
+            now_ms, before.alive_ms if before else None, before.since_ms if before else 0
+        )
+        beat = GuildHeartbeat(
+            id=GUILD_HEARTBEAT_ID,
+            guild_alive_at=format_timestamp(now_ms),
+            guild_alive_since=format_timestamp(since_ms) if since_ms else None,
+        )
+        version = kept.version if kept is not None else 0
         try:
             await self._ledger.ask(
                 lambda reply: KeepState(beat.id, encode(beat), version, False, reply),

@@ -16,11 +16,19 @@ class GuildHeartbeat(Shape, frozen=True, kw_only=True):
 
     id: str
     guild_alive_at: str
+    guild_alive_since: str | None = None
+    """Ours. Since when the hosts of this store have beaten without a gap; None if nobody knows of
+    one."""
 
     @property
     def alive_ms(self) -> int | None:
-        """The same in milliseconds since 1970; None if it is no instant."""
+        """`guild_alive_at` in milliseconds since 1970; None if it is no instant."""
         return parse_timestamp(self.guild_alive_at)
+
+    @property
+    def since_ms(self) -> int:
+        """`guild_alive_since` in milliseconds since 1970; 0 without one."""
+        return parse_timestamp(self.guild_alive_since) or 0
 
 
 class KeptStatus(NamedTuple):

@@ -191,6 +191,25 @@ async def test_b11_sessions_outside_have_their_time_after_a_downtime(
         assert (await record_of(store, "ses-out")).presumed_dead
 
 
+async def test_who_boots_second_after_a_downtime_gives_the_same_time(
+    autojump_clock: MockClock,
+) -> None:
+    """Found by seed 212 of a race of hosts: the second one saw the fresh beat of the first, and
+    took whoever could not report in the downtime for dead at once."""
+    store, clock = MemoryStore(), wall_clock()
+    async with doomed_host(store, SPEAKING, clock=clock) as owner:
+        handle = owner.animate("hi")
+        await until_it_speaks(owner, handle.session_id)
+    await trio.sleep(600)
+    async with host(store.reopen(), clock=clock, seed=1):
+        await trio.sleep(20)
+        async with host(store.reopen(), clock=clock, seed=2):
+            await trio.sleep(60)
+            assert (await record_of(store, handle.session_id)).status is SessionStatus.RUNNING
+            await trio.sleep(50)
+            assert (await record_of(store, handle.session_id)).presumed_dead
+
+
 async def test_a_record_without_a_sign_of_life_gets_one_and_is_watched_from_then_on(
     autojump_clock: MockClock,
 ) -> None:
