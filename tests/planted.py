@@ -468,7 +468,7 @@ FOUND = {
     ),
     "a conversation is accepted by two hosts": (
         "test_a_session_that_is_taken_over_again_and_again",
-        0,
+        4,
     ),
     "the fence of batches is dropped": (
         "test_two_conversations_of_one_runtime_do_not_share_a_chain",
@@ -517,7 +517,7 @@ FOUND = {
         "test_a_deferred_reminder_against_abort_and_stop",
         7,
     ),
-    "a terminal record changes": ("test_a_session_that_is_taken_over_again_and_again", 0),
+    "a terminal record changes": ("test_a_session_that_is_taken_over_again_and_again", 4),
     "the terminal record is lost when the store is down": (
         "test_the_next_prompt_of_a_conversation_that_was_stopped",
         1,
@@ -557,7 +557,7 @@ FOUND = {
         "test_calls_that_the_host_answers_against_stop_and_deadline",
         12,
     ),
-    "history is not healed": ("test_a_session_that_is_taken_over_again_and_again", 5),
+    "history is not healed": ("test_a_session_that_is_taken_over_again_and_again", 7),
     "a forbidden call runs when its rule is spent": ("test_calls_while_everything_goes_wrong", 19),
     "a call that was lost is run again": (
         "test_calls_that_the_host_answers_against_stop_and_deadline",
@@ -566,10 +566,7 @@ FOUND = {
     "a call that had returned counts as interrupted": ("test_calls_against_abort_and_stop", 5),
     "what starts by itself costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 8),
     "a follow-up costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 4),
-    "a recovery costs nothing": (
-        "test_a_session_that_is_taken_over_again_and_again",
-        6,
-    ),
+    "a recovery costs nothing": ("test_a_session_that_is_taken_over_again_and_again", 4),
     "a crash does not count against the budget": (
         "test_a_chain_against_disconnect_stop_and_quota",
         8,
@@ -628,6 +625,19 @@ FOUND = {
         "test_two_hosts_against_cancel_stall_and_recovery",
         2,
     ),
+    "a session is taken over that is not presumed dead": (
+        "test_two_hosts_against_cancel_stall_and_recovery",
+        1,
+    ),
+    "a mark of death is for ever": ("test_two_hosts_against_cancel_stall_and_recovery", 1),
+    "who beats is marked as dead all the same": (
+        "test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots",
+        2,
+    ),
+    "a boot forgets since when it listens": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        5,
+    ),
     "a replay begins one event too early": (
         "test_readers_who_come_and_go_against_the_ring_and_the_log",
         7,
@@ -653,6 +663,8 @@ FOUND = {
         "test_readers_who_come_and_go_against_the_ring_and_the_log",
         1,
     ),
+    "recoveries are not counted": ("test_two_hosts_against_cancel_stall_and_recovery", 2),
+    "no recovery is one too many": ("test_a_session_that_is_taken_over_again_and_again", 11),
     "calls go on when the session is stopped": ("test_calls_against_abort_and_stop", 5),
     "a deadline of a call is not kept": ("test_calls_while_everything_goes_wrong", 16),
 }
@@ -669,6 +681,7 @@ HARMLESS = {
     "half a call is kept": "what cannot be sent is left out once more when it is kept (sendable_parts)",
     "a letter stays in the queue when it has arrived": "its key makes the second delivery none",
     "the letters of two drains are delivered at once": "their keys make the second delivery none",
+    "a stalled owner writes under any fence": "the store looks at the fence itself, with each write (RequireFence)",
     "anybody writes to a session": "the claim and the fence in the store are looked at as well",
 }
 """Why nothing goes wrong by these edits alone. Their guards have tests of their own (guards.py)."""

@@ -7,6 +7,7 @@ providers, and what the store was given.
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -153,9 +154,9 @@ class Race:
             with self._kept_for_the_step():
                 self._attempts.take(who, message)
 
-    def _on_commit(self, operations: Sequence[Operation]) -> None:
+    def _on_commit(self, writer: FaultyStore, operations: Sequence[Operation]) -> None:
         with self._kept_for_the_step():
-            self._kept.commit(operations)
+            self._kept.commit(operations, writer)
 
     @contextmanager
     def _kept_for_the_step(self) -> Generator[None]:
@@ -192,7 +193,7 @@ class Race:
     def entrust(self, store: FaultyStore) -> FaultyStore:
         """Let a handle on a store be faulty, and hold what it is given against the design."""
         store.trace = self.trace
-        store.watch = self._on_commit
+        store.watch = partial(self._on_commit, store)
         if self.faults.store:
             store.choices = self.choices
         return store

@@ -21,14 +21,25 @@ from midstream.messages.injection import InjectionRecord
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.stop_message import StopMessageState
 from midstream.messages.stop_message_codec import STATE_NAME, decode_state
+from midstream.messages.timestamps import parse_timestamp
 from midstream.messages.transition import MAX_RECOVERIES
 from midstream.stores.conversation_meta import ConversationMeta
+from midstream.stores.state import GUILD_HEARTBEAT_ID, GuildHeartbeat
 from midstream.stores.store import Append, Book, Delete, Log, Operation, Put
 from midstream.testing.invariants import InvariantBroken, is_automatic, reminded_of
 from midstream.testing.pause_watch import PauseWatch
 from midstream.testing.transcript_rules import violations
 
 _ITEM = msgspec.json.Decoder[AnyItem](AnyItem)
+
+SILENCE_MS = 90_000
+"""After so much silence a session may be presumed dead (spec/animator.md 7)."""
+
+BEAT_MS = 35_000
+"""Hosts beat every 30 seconds; what takes longer is a time in which nobody has listened."""
+
+BURIED = "the scenario says that its host is dead"
+"""The error of a mark that nobody has to have waited for."""
 
 
 @dataclass
@@ -57,17 +68,26 @@ class StoreWatch:
         self.records: dict[str, SessionRecord] = {}
         self.conversations: dict[str, KeptConversation] = {}
         self.pause = PauseWatch(self.records)
+        self._writer: object = None
+        self._owners: dict[str, object] = {}
+        """Who has written the fence of each session last."""
+        self._beat_ms: int | None = None
+        self._heard_since_ms = 0
+        """Since when hosts have beaten without a gap."""
         self._idle_takeovers: Counter[str] = Counter()
         """How often a session was taken over since it has said something."""
 
-    def commit(self, operations: Sequence[Operation]) -> None:
-        """These were committed together. Raises `InvariantBroken`."""
+    def commit(self, operations: Sequence[Operation], writer: object = None) -> None:
+        """`writer`, such as a host, has committed these together. Raises `InvariantBroken`."""
+        self._writer = writer
         changed: dict[str, int] = {}
         """The conversations, and how many items each had."""
         for operation in operations:
             match operation:
                 case Put(book=Book.SESSIONS, document=document):
                     self._take_record(msgspec.json.decode(document, type=SessionRecord))
+                case Put(book=Book.STATE, id=name, document=document) if name == GUILD_HEARTBEAT_ID:
+                    self._take_beat(msgspec.json.decode(document, type=GuildHeartbeat))
                 case Put(book=Book.STATE, id=name, document=document) if name == DISPATCH_STATUS_ID:
                     self.pause.commit(msgspec.json.decode(document, type=DispatchStatus))
                 case Append(log=Log.ITEMS, key=name, entries=entries):
@@ -92,6 +112,7 @@ class StoreWatch:
         for name in changed:
             kept = self.conversations[name]
             _check_reminders(name, kept)
+            self._check_owner(kept, len(kept.items) - changed[name])
             self._check_settled(kept)
 
     def said_in(self, conversation_id: str, session_id: str) -> Counter[str]:
@@ -120,9 +141,18 @@ class StoreWatch:
     def _conversation(self, name: str) -> KeptConversation:
         return self.conversations.setdefault(name, KeptConversation())
 
+    def _check_owner(self, kept: KeptConversation, items: int) -> None:
+        """Only the owner of a session writes what is said in it."""
+        name = kept.meta.session_id if kept.meta is not None else None
+        owner = self._owners.get(name or "", self._writer)
+        if items and owner is not self._writer:
+            raise InvariantBroken(10, f"{kept.items[-items:]} of {name} is not by its owner")
+
     def _take_record(self, new: SessionRecord) -> None:
         old = self.records.get(new.id)
         self.records[new.id] = new
+        if new.fence is not None and (old is None or old.fence != new.fence):
+            self._owners[new.id] = self._writer
         if old is None:
             return
         if old.is_terminal and not old.presumed_dead and old.status is not new.status:
@@ -132,13 +162,41 @@ class StoreWatch:
         if old.fence and new.fence and new.fence != old.fence:
             if new.fence.token == old.fence.token:
                 raise InvariantBroken(10, f"{old.id}: {new.fence} does not fence off {old.fence}")
+            if not old.presumed_dead:
+                raise InvariantBroken(10, f"{old.id} is {old.status}, and is taken over: {new}")
             self._take_over(new)
+        elif new.is_terminal and not old.is_terminal:
+            self._check_end(old, new)
 
     def _take_over(self, record: SessionRecord) -> None:
         self._idle_takeovers[record.id] += 1
         number = self._idle_takeovers[record.id]
         if number > MAX_RECOVERIES and record.status is not SessionStatus.DEAD_LETTERED:
             raise InvariantBroken(12, f"{record.id} was recovered {number} times without output")
+        if record.recoveries < min(number, MAX_RECOVERIES):
+            raise InvariantBroken(12, f"recovered {number} times, and on record is {record}")
+
+    def _check_end(self, old: SessionRecord, new: SessionRecord) -> None:
+        """Others than its owner may stop a session, give it up, and presume it dead."""
+        if new.presumed_dead and new.error != BURIED:
+            self._check_silence(old, new)
+        elif new.status not in (SessionStatus.CANCELLED, SessionStatus.DEAD_LETTERED) and (
+            not new.presumed_dead and self._owners.get(new.id, self._writer) is not self._writer
+        ):
+            raise InvariantBroken(10, f"{new.id} is {new.status}, which its owner has not said")
+
+    def _check_silence(self, old: SessionRecord, mark: SessionRecord) -> None:
+        """Who is presumed dead was silent for long enough, while somebody listened."""
+        last_ms = parse_timestamp(old.last_activity_at) or parse_timestamp(old.started_at) or 0
+        at_ms = parse_timestamp(mark.ended_at) or 0
+        silent_ms = at_ms - max(last_ms, self._heard_since_ms)
+        if silent_ms <= SILENCE_MS:
+            raise InvariantBroken(10, f"{old} is marked as dead after {silent_ms} ms: {mark}")
+
+    def _take_beat(self, beat: GuildHeartbeat) -> None:
+        before_ms, self._beat_ms = self._beat_ms, beat.alive_ms
+        if before_ms is None or (self._beat_ms or 0) - before_ms > BEAT_MS:
+            self._heard_since_ms = self._beat_ms or 0
 
     def _take_meta(self, kept: KeptConversation, meta: ConversationMeta, items_before: int) -> None:
         session_before = kept.meta.session_id if kept.meta is not None else None

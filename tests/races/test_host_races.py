@@ -20,7 +20,7 @@ from midstream.messages.record import SessionStatus
 from midstream.messages.settle import settle_history
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import OrphanFailed
-from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
+from midstream.providers.scripted import Call, Hang, Pause, ScriptedProvider, Step, answer
 from midstream.rules.rule import Rule
 from midstream.runtime import Runtime
 from midstream.stores.conversation_load import load_conversation
@@ -28,6 +28,7 @@ from midstream.stores.conversations import ConversationBusy
 from midstream.testing.faults import FaultyStore, JumpingClock
 from midstream.testing.invariants import InvariantBroken
 from midstream.testing.race import Race
+from midstream.testing.store_watch import BURIED
 from midstream.testing.transcript_rules import violations
 from midstream.tools import Tool
 
@@ -241,10 +242,12 @@ async def test_a_session_that_is_taken_over_again_and_again(race: Race) -> None:
         await trio.sleep(race.seconds(0.1))
         return "nothing"
 
-    for number in range(2 + race.pick(6)):
+    calling = answer("I look", Call("look", "{}"))
+    is_silent = race.pick(4) == 3
+    for number in range(8 if is_silent else 2 + race.pick(6)):
         view = store.reopen()
-        calling = answer("I look", Call("look", "{}"))
-        scripts = [race.one_of((any_answer(race), calling)) for _ in range(18)]
+        answers = [race.one_of((any_answer(race), calling)) for _ in range(18)]
+        scripts = [[Hang()]] * 18 if is_silent else answers
         provider, tools = ScriptedProvider(*scripts), [Tool(look)]
         async with a_host(race, view, provider, clock, number, config, [NO_FOO]) as runtime:
             if not number:
@@ -256,7 +259,7 @@ async def test_a_session_that_is_taken_over_again_and_again(race: Race) -> None:
                     other = runtime.animate("me first", conversation_id=conversation_id)
                     assert (await other.result()).status is SessionStatus.FAILED, "it is answered"
                 now = format_timestamp(clock.now_ms())
-                dead = OrphanFailed(id=session_id, ended_at=now, error="no heartbeat")
+                dead = OrphanFailed(id=session_id, ended_at=now, error=BURIED)
                 try:
                     await runtime.put_on_record(dead)
                     handle = await runtime.recover(session_id, tools=tools)
@@ -265,6 +268,8 @@ async def test_a_session_that_is_taken_over_again_and_again(race: Race) -> None:
                     break
             await trio.sleep(race.seconds(0.2))
             view.failure = GONE
+        if race.pick(4) == 3:
+            await trio.sleep(race.seconds(400.0))  # nobody is up
     if session_id in race.records:
         conversation = await load_conversation(store, conversation_id)
         healed = settle_history(conversation.items, "anthropic")
