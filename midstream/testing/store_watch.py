@@ -115,15 +115,17 @@ class StoreWatch:
             self._check_owner(kept, len(kept.items) - changed[name])
             self._check_settled(kept)
 
-    def said_in(self, conversation_id: str, session_id: str) -> Counter[str]:
-        """The characters of the prose that the model is kept to have said in a session."""
+    def said_in(self, conversation_id: str, session_id: str) -> str:
+        """The prose that the model is kept to have said in a session."""
         kept = self._conversation(conversation_id)
-        said: Counter[str] = Counter()
-        for item, owner in zip(kept.items, kept.said_by, strict=True):
-            if owner == session_id and isinstance(item, AssistantItem):
-                for part in item.parts:
-                    said.update(part.text if isinstance(part, TextPart) else "")
-        return said
+        items = zip(kept.items, kept.said_by, strict=True)
+        return "".join(
+            part.text
+            for item, owner in items
+            if owner == session_id and isinstance(item, AssistantItem)
+            for part in item.parts
+            if isinstance(part, TextPart)
+        )
 
     def _check_settled(self, kept: KeptConversation) -> None:
         """What a session has said by its end is what its provider takes. One that was taken over

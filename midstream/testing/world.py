@@ -11,7 +11,6 @@ also called when the block ends. Time is trio's, so under `MockClock` nothing wa
 comes from one seed.
 """
 
-from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -98,11 +97,11 @@ class ObservedSession:
         return self._provider.requests
 
     @property
-    def prose(self) -> Counter[str]:
-        """The characters that the model has said and that were not taken back."""
+    def prose(self) -> str:
+        """What the model has said and what was not taken back."""
         answers = (e.event.text for e in self.events if isinstance(e.event, LocalAnswer))
         said = Text(0, visible_text(self.events) + "".join(answers))
-        return Counter(repaired(said).text)
+        return repaired(said).text
 
     @property
     def live_streams(self) -> int:

@@ -127,9 +127,9 @@ async def test_the_pause_against_dispatches_stragglers_and_restarts(race: Race) 
 
 @pytest.fixture
 def seldom_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts look for what others have done every five seconds, not every second: in minutes of
+    """Hosts look for what others have done every 15 seconds, not every second: in minutes of
     waiting most of a seed is these looks."""
-    monkeypatch.setattr("midstream.actors.heartbeat.LOOK_EVERY_S", 5.0)
+    monkeypatch.setattr("midstream.actors.heartbeat.LOOK_EVERY_S", 15.0)
 
 
 @pytest.mark.usefixtures("seldom_looks")
