@@ -233,6 +233,8 @@ class ActorRun(Generic[M]):
 
     async def _clean_up(self, reason: AnyExit) -> None:
         self._owes_cleanup = False
+        if not self._lost and type(self._actor).stopped is Actor[Any].stopped:
+            return
         with trio.fail_after(self._cleanup_s) as scope:
             scope.shield = True
             try:

@@ -79,9 +79,10 @@ class RunningChild:
         """
         if self._life is not None:
             self._life.for_good = self._life.for_good or for_good
-        self._scope.cancel()
-        with trio.CancelScope(shield=True):
-            await self._over.wait()
+        if not self._over.is_set():
+            self._scope.cancel()
+            with trio.CancelScope(shield=True):
+                await self._over.wait()
         if for_good and self.spec.incarnation == self.incarnation:
             self.spec.retire()
 
