@@ -203,15 +203,16 @@ def test_a_failing_seed_comes_with_the_command_that_repeats_it_alone(tmp_path: P
         assert f"seed {seed}: " in again
 
 
+ASKED_ON = "the chat asked on after the stop"
 BUGS = {
     "none": ("", "", ""),
     "a stop in the pause is forgotten": (
         "if stops != self._stops:",
         "if False:",
-        "the chat asked on after the stop",
+        ASKED_ON,
     ),
     "what was taken back stays": ("case Retracted():", "case None:", "AssertionError"),
-    "a stop does not reach the model": ("await handle.interrupt()", "pass", "did not end"),
+    "a stop does not reach the model": ("await handle.interrupt()", "pass", ASKED_ON),
 }
 
 
