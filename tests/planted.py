@@ -478,6 +478,10 @@ FOUND = {
         "test_a_chain_against_disconnect_stop_and_quota",
         18,
     ),
+    "the fence of the retry timer is dropped": (
+        "test_a_second_verdict_before_the_first_abort_has_landed",
+        306,
+    ),
     "the batch that breaks a rule is published": ("test_a_stop_against_abort_and_retry", 1),
     "what comes behind a cut is published": ("test_a_deferred_reminder_against_abort_and_stop", 7),
     "a verdict of a cut attempt cuts again": ("test_a_stop_against_abort_and_retry", 3),
@@ -643,6 +647,10 @@ FOUND = {
         7,
     ),
     "a replay begins one event too late": ("test_listeners_while_the_announcer_crashes", 0),
+    "a ring lets go of what it says that it has": (
+        "test_readers_who_come_and_go_against_the_ring_and_the_log",
+        1,
+    ),
     "what a crashed Announcer had in hand leaves no hole": (
         "test_listeners_while_the_announcer_crashes",
         19,
@@ -651,6 +659,7 @@ FOUND = {
         "test_listeners_while_the_announcer_crashes",
         0,
     ),
+    "an outcome is lost with the Announcer": ("test_listeners_while_the_announcer_crashes", 67),
     "a session is unknown when the Announcer has crashed": (
         "test_listeners_while_the_announcer_crashes",
         12,

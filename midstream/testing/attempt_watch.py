@@ -5,7 +5,7 @@ session has decided things, which the outside often cannot tell from bad luck:
 
 - what the matcher knows of reminders is what the model is asked with, and a rule is passed over
   only if its reminder is there or on its way (invariant 5);
-- what is asked again by itself is within the budget (invariant 7), and waits for its delay;
+- what is asked again by itself is within the budget (invariant 7), and waits for its own delay;
 - once a session has taken a stop, it starts no attempt and shows nothing more of the live one
   (invariants 2 and 3).
 """
@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 
 from midstream.actors.announcer import Announce
 from midstream.messages.conversation import ToolResultItem
-from midstream.messages.events import Text, Thinking, ToolUse
+from midstream.messages.events import AttemptLost, RetryScheduled, Text, Thinking, ToolUse
 from midstream.messages.lifecycle import Down
 from midstream.messages.verdict import VerdictAction
 from midstream.messages.work import (
     Cancel,
     Interrupt,
+    RetryDue,
     StartAttempt,
     WatchAttempt,
     WatchedBatch,
@@ -47,6 +48,10 @@ class _Course:
     """When the next attempt may begin."""
     stopped_at: int | None = None
     """How many messages had been put anywhere when the session took a stop."""
+    delayed: set[int] = field(default_factory=set[int])
+    """The attempts behind which there is a delay,"""
+    due_at: dict[int, int] = field(default_factory=dict[int, int])
+    """and when the session was told that it has passed."""
 
 
 class AttemptWatch:
@@ -76,6 +81,7 @@ class AttemptWatch:
         if isinstance(message, StartAttempt):
             self._starts.append((message, self._put, now_s))
         elif isinstance(message, Announce):
+            self._note_delays(message)
             self._check_silence(message)
 
     def take(self, who: str, message: object) -> None:
@@ -89,6 +95,8 @@ class AttemptWatch:
                     course.stopped_at = self._put
             case Down() if who.endswith("/session"):
                 self._course(_session_of(who)).is_lost = True
+            case RetryDue(attempt):
+                self._course(_session_of(who)).due_at.setdefault(attempt, self._put)
             case WatchedBatch():
                 self._on_batch(_session_of(who), message)
             case _:
@@ -137,6 +145,23 @@ class AttemptWatch:
         if put_at_s < course.not_before_s - ROUNDING_S:
             early_s = course.not_before_s - put_at_s
             raise InvariantBroken(1, f"{name} was started {early_s:g} s before it was due")
+
+        before = start.attempt - 1
+        if before in course.delayed and course.due_at.get(before, place + 1) > place:
+            raise InvariantBroken(1, f"{name} was started without the delay behind {before}")
+
+    def _note_delays(self, said: Announce) -> None:
+        course = self._courses.get(said.session_id)
+        if course is None:
+            return
+        for event in said.events:
+            match event:
+                case AttemptLost(attempt):
+                    course.delayed.add(attempt)
+                case RetryScheduled(attempt, delay_s) if delay_s > 0:
+                    course.delayed.add(attempt)
+                case _:
+                    pass
 
     def _check_silence(self, said: Announce) -> None:
         course = self._courses.get(said.session_id)

@@ -81,6 +81,8 @@ class Faults:
     most_crashes: int = 1
     slow_actors: bool = True
     """Whether a message may be handled late."""
+    laggards: tuple[str, ...] = LAGGARDS
+    """Who may be slower than all others throughout a run, if actors may be slow."""
     store: bool = False
     wall_clock: bool = False
     small_mailboxes: bool = True
@@ -106,7 +108,7 @@ class _Kernel:
         self._trace = trace
         self._faults = faults
         self._witness = witness
-        laggards = ("", "", "", *LAGGARDS) if faults.slow_actors else ("",)
+        laggards = ("", "", "", *faults.laggards) if faults.slow_actors else ("",)
         self._laggards = [choices.one_of(LAGGARD, laggards) for _ in range(2)]
         self._handled: dict[str, int] = {}
         self._crashes = dict(self._plan()) if faults.crashing else {}

@@ -53,10 +53,15 @@ async def test_abort_and_retry_while_everything_goes_wrong(race: Race) -> None:
         world.animate("hello")
 
 
-@pytest.mark.races(seeds=500)
+@pytest.mark.races(
+    seeds=500, crashing=("retry_scheduler",), most_crashes=4, laggards=("retry_scheduler",)
+)
 async def test_a_second_verdict_before_the_first_abort_has_landed(race: Race) -> None:
-    late = saying("foo and bar and foo again bar", SlowClose(race.seconds(0.3)))
-    async with race.world(race.script(late), CLEAN, CLEAN, rules=[NO_FOO, NO_BAR]) as world:
+    """Of a model that insists, and while who counts the time to the next attempt crashes."""
+    slow = SlowClose(race.seconds(race.one_of((0.0, 0.04, 0.3))))
+    late = saying("foo and bar and foo again bar", slow)
+    scripts = [race.script(late), *[saying("foo", slow)] * race.pick(6), CLEAN, CLEAN]
+    async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=ALWAYS) as world:
         world.animate("hello")
 
 
