@@ -37,8 +37,10 @@ $(VENV)/with-%: pyproject.toml README.md $(VENV)/files | $(BIN)/python
 run: $(VENV)/with-all
 	@$(BIN)/midstream demo
 
-# On all cores; with ARGS="-n0" one after the other, as a debugger needs it.
-PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
+# On all cores, and one more for tests that wait for processes; with ARGS="-n0" one after the
+# other, as a debugger needs it.
+WORKERS = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
+PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 # The tests start the program some hundred times: what it is compiled to is kept, also where
 # the environment forbids that.
