@@ -1,6 +1,6 @@
 """What a runtime keeps of the requests that go through its gateway.
 
-Each watched request is a session on record from its beginning: it beats, can be cancelled,
+Each watched request is a session on record while it runs: it beats, can be cancelled,
 and is found dead when its host is. What rules and continuations do in it is told when it
 happens; its end says what it cost. Nothing of that delays the request: its beginning is
 written when it has had the time to reach the upstream, its events are told beside it, its end
@@ -127,6 +127,11 @@ class LiveRequest:
         finally:
             self._opened.set()
 
+    async def _is_open(self) -> None:
+        """Let its beginning be written now, if it was not, and wait until it is."""
+        self._due.set()
+        await self._opened.wait()
+
     def note(self, events: Sequence[AnyEvent]) -> None:
         """These things have happened in it. They are told beside it, in their order."""
         self._untold += events
@@ -134,8 +139,7 @@ class LiveRequest:
 
     async def _tell(self, *more: AnyEvent) -> None:
         """Tell what was not told yet. One at a time, so that all of it stays in order."""
-        self._due.set()
-        await self._opened.wait()
+        await self._is_open()
         async with self._telling:
             count = len(self._untold)
             await self._runtime.announce(self.enrolment.session_id, (*self._untold, *more))
@@ -144,8 +148,7 @@ class LiveRequest:
     async def finish(self, finished: Finished) -> None:
         """It is over."""
         self._metrics.count(finished)
-        self._due.set()
-        await self._opened.wait()
+        await self._is_open()
         ended = self._ended(finished)
         answered = finished.local_answer
         try:

@@ -24,12 +24,12 @@ UNREAD = 141
 
 def run_command(command: Callable[..., Awaitable[int]], *arguments: object) -> None:
     """Run an async command, and exit."""
-    spare_collections()
     exit_with(lambda: trio.run(command, *arguments))
 
 
 def exit_with(work: Callable[[], int]) -> NoReturn:
     """Exit with what `work` returns, or with the code of the error that it raises."""
+    spare_collections()
     try:
         code = work()
         sys.stdout.flush()

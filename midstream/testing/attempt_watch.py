@@ -27,6 +27,7 @@ from midstream.messages.work import (
     WatchedBatch,
 )
 from midstream.testing.invariants import REMINDING, InvariantBroken, reminded_of
+from midstream.testing.trace import session_of
 
 ROUNDING_S = 1e-6
 
@@ -88,17 +89,17 @@ class AttemptWatch:
         """The actor at the path `who` takes this out of its mailbox. Raises `InvariantBroken`."""
         match message:
             case StartAttempt() | WatchAttempt():
-                self._on_attempt(_session_of(who), message)
+                self._on_attempt(session_of(who), message)
             case Interrupt() | Cancel() if who.endswith("/session"):
-                course = self._course(_session_of(who))
+                course = self._course(session_of(who))
                 if course.stopped_at is None:
                     course.stopped_at = self._put
             case Down() if who.endswith("/session"):
-                self._course(_session_of(who)).is_lost = True
+                self._course(session_of(who)).is_lost = True
             case RetryDue(attempt):
-                self._course(_session_of(who)).due_at.setdefault(attempt, self._put)
+                self._course(session_of(who)).due_at.setdefault(attempt, self._put)
             case WatchedBatch():
-                self._on_batch(_session_of(who), message)
+                self._on_batch(session_of(who), message)
             case _:
                 pass
 
@@ -182,10 +183,6 @@ class AttemptWatch:
                 f"{session_id} was asked again {course.restarts} times by itself, "
                 f"of {self._max_restarts}",
             )
-
-
-def _session_of(who: str) -> str:
-    return who.split("/")[-2]
 
 
 def _is_known(course: _Course, message: StartAttempt | WatchAttempt) -> bool:

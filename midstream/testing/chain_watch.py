@@ -13,6 +13,7 @@ from midstream.messages.record import SessionStatus
 from midstream.messages.stream import AnyStreamMessage, StreamFailed
 from midstream.messages.work import AttemptHeld, AttemptReleased, StartAttempt, WatchedBatch
 from midstream.testing.invariants import InvariantBroken, is_automatic
+from midstream.testing.trace import session_of
 
 QUOTA = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
 ENDED_IN_PEACE = frozenset(
@@ -87,7 +88,7 @@ class ChainWatch:
         """The actor at the path `who` takes this out of its mailbox."""
         if not isinstance(message, StartAttempt | WatchedBatch | AttemptHeld | AttemptReleased):
             return
-        session_id = who.split("/")[-2]
+        session_id = session_of(who)
         chain = self._chains.get(session_id)
         if isinstance(message, StartAttempt):
             if chain is None:

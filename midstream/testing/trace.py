@@ -63,3 +63,8 @@ def short_name(who: str) -> str:
     """The last two places of a path, with the session's name cut to its last digits."""
     places = who.split("/")[-2:]
     return "/".join(place[-4:] if place.startswith("ses-") else place for place in places)
+
+
+def session_of(who: str) -> str:
+    """The session in whose tree the actor at the path `who` lives."""
+    return who.split("/")[-2]

@@ -3,6 +3,15 @@
 import subprocess
 import sys
 
+import pytest
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process of its own."""
+    command = [sys.executable, "-P", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 PROGRAM = """
 import gc
 from midstream.cli.command import run_command
@@ -25,8 +34,7 @@ run_command(command)
 
 
 def test_a_million_objects_that_live_are_not_looked_at_again_and_again() -> None:
-    command = [sys.executable, "-P", "-c", PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run(PROGRAM)
     assert done.returncode == 7, done.stderr
 
 
@@ -59,14 +67,31 @@ trio.run(server, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_a_server_collects_what_its_connections_left_while_nobody_speaks() -> None:
-    command = [sys.executable, "-P", "-c", IDLE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run(IDLE)
     assert done.returncode == 0, done.stderr
 
 
 def test_what_serves_http_is_not_loaded_for_commands_that_serve_nothing() -> None:
-    program = "import sys, midstream.cli.app; print(*sys.modules)"
-    command = [sys.executable, "-P", "-c", program]
-    loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    loaded = run("import sys, midstream.cli.app; print(*sys.modules)")
+    assert loaded.returncode == 0, loaded.stderr
     server = {"hypercorn", "starlette", "httpx2", "prometheus_client"}
     assert not server & set(loaded.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["exit_with(work)", "run_command(async_work)"])
+def test_every_command_collects_again_what_it_leaves(command: str) -> None:
+    done = run(f"""
+import gc
+from midstream.cli.command import exit_with, run_command
+from midstream.cli.garbage import postpone_collections
+
+def work():
+    return 7 if gc.isenabled() else 1
+
+async def async_work():
+    return work()
+
+postpone_collections()
+{command}
+""")
+    assert done.returncode == 7, done.stderr
