@@ -478,9 +478,13 @@ FOUND = {
         "test_a_chain_against_disconnect_stop_and_quota",
         18,
     ),
+    "the fence of the settled stream is dropped": (
+        "test_the_end_of_a_stream_that_is_heard_of_in_a_later_attempt",
+        193,
+    ),
     "the fence of the retry timer is dropped": (
         "test_a_second_verdict_before_the_first_abort_has_landed",
-        306,
+        138,
     ),
     "the batch that breaks a rule is published": ("test_a_stop_against_abort_and_retry", 1),
     "what comes behind a cut is published": ("test_a_deferred_reminder_against_abort_and_stop", 7),
@@ -565,7 +569,7 @@ FOUND = {
     "a forbidden call runs when its rule is spent": ("test_calls_while_everything_goes_wrong", 19),
     "a call that was lost is run again": (
         "test_calls_that_the_host_answers_against_stop_and_deadline",
-        438,
+        95,
     ),
     "a call that had returned counts as interrupted": ("test_calls_against_abort_and_stop", 5),
     "what starts by itself costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 8),

@@ -82,7 +82,8 @@ class Faults:
     slow_actors: bool = True
     """Whether a message may be handled late."""
     laggards: tuple[str, ...] = LAGGARDS
-    """Who may be slower than all others throughout a run, if actors may be slow."""
+    """Who may be slower than all others throughout a run, if actors may be slow. Who is named more
+    often than once is so in more of the runs."""
     store: bool = False
     wall_clock: bool = False
     small_mailboxes: bool = True

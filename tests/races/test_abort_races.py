@@ -12,10 +12,12 @@ from scenes import CLEAN, NO_BAR, NO_FOO, always, any_answer, saying, soon, stop
 
 from midstream.config import Config, RulesConfig
 from midstream.messages.errors import RecordError
+from midstream.messages.events import AttemptStarted
 from midstream.messages.record import SessionStatus
+from midstream.messages.stream import TextDelta
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import Cancel
-from midstream.providers.scripted import Hang, SlowClose
+from midstream.providers.scripted import Hang, Pause, SlowClose
 from midstream.rules.rule import InterruptMode, RepeatMode
 from midstream.stores.conversations import ConversationBusy
 from midstream.stores.sessions import apply_transition
@@ -54,7 +56,7 @@ async def test_abort_and_retry_while_everything_goes_wrong(race: Race) -> None:
 
 
 @pytest.mark.races(
-    seeds=500, crashing=("retry_scheduler",), most_crashes=4, laggards=("retry_scheduler",)
+    seeds=500, crashing=("retry_scheduler",), most_crashes=4, laggards=("retry_scheduler",) * 6
 )
 async def test_a_second_verdict_before_the_first_abort_has_landed(race: Race) -> None:
     """Of a model that insists, and while who counts the time to the next attempt crashes."""
@@ -84,6 +86,34 @@ async def test_the_retry_waits_for_a_late_settle_and_for_the_delay(race: Race) -
         assert ended.status is SessionStatus.COMPLETED
         assert ended.output == "a clean answer"
         assert ended.attempts == 2
+
+
+async def stop_in_a_later_attempt(race: Race, session: ObservedSession) -> None:
+    """As soon as it is announced, or a little later."""
+    async for said in session.handle.events():
+        if isinstance(said.event, AttemptStarted) and said.event.attempt > 1:
+            await trio.sleep(race.seconds(0.06))
+            race.note("user", "cancels")
+            await session.cancel()
+
+
+@pytest.mark.races(
+    seeds=500,
+    crashing=("rule_matcher",),
+    most_crashes=3,
+    laggards=("session", "rule_matcher") * 3,
+)
+async def test_the_end_of_a_stream_that_is_heard_of_in_a_later_attempt(race: Race) -> None:
+    """A stream has ended, and its end waits in a mailbox when the attempt is lost by a crash. It
+    must not stand for the end of the next stream, which closes slowly and is stopped."""
+    rules = RulesConfig(
+        discover=False, repeat_mode=RepeatMode.ALWAYS, retry_delay_ms=race.one_of((0, 10))
+    )
+    words = [step for word in ["so", "it", "goes"] for step in (Pause(0.01), TextDelta(0, word))]
+    brief, slow = [*CLEAN[:2], *words, *CLEAN[-3:]], saying("fine", SlowClose(0.3), Hang())
+    scripts = [brief, race.one_of((brief, slow)), *[slow] * 6]
+    async with race.world(*scripts, rules=[NO_FOO], config=Config(rules=rules)) as world:
+        await stop_in_a_later_attempt(race, world.animate("hello"))
 
 
 async def cancel_from_elsewhere(race: Race, store: FaultyStore, session: ObservedSession) -> None:

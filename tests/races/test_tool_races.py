@@ -206,7 +206,12 @@ async def answer_what_is_wanted(race: Race, session: ObservedSession) -> None:
                 pass
 
 
-@pytest.mark.races(seeds=500, crashing=("tool_runner",), most_crashes=3)
+@pytest.mark.races(
+    seeds=500,
+    crashing=("tool_runner",),
+    most_crashes=3,
+    laggards=("session", "tool_runner") * 3,
+)
 async def test_calls_that_the_host_answers_against_stop_and_deadline(race: Race) -> None:
     shell = Shell(race)
     scripts = [calling(race, n, ("run", "ask", "run")) for n in range(3)] + [CLEAN] * 4
