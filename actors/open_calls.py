@@ -18,7 +18,7 @@ from midstream.messages.conversation import ToolCallPart
 from midstream.messages.reply import Reply
 from midstream.messages.settle import ToolOutcome, ToolState
 from midstream.messages.well_formed import well_formed
-from midstream.messages.work import CancelTools, RunTools, ToolAnswer
+from midstream.messages.work import CancelTools, FindTools, RunTools, ToolAnswer
 
 _MAY_HAVE_HAD_EFFECTS = "It may have had effects: look before you repeat it."
 
@@ -107,7 +107,7 @@ class Acknowledge(msgspec.Struct, frozen=True):
 
 
 Effect = Begin | Cut | SetTimer | Report | Acknowledge
-Message = RunTools | CancelTools | ToolAnswer | CallEnded | TimeUp
+Message = RunTools | CancelTools | FindTools | ToolAnswer | CallEnded | TimeUp
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -128,6 +128,8 @@ class OpenCalls:
         self._host_tools = host_tools
         self._limits = limits
         self._calls: dict[Key, _Call] = {}
+        self._reported: set[Key] = set()
+        """Those of the newest attempt."""
 
     def receive(self, messages: Sequence[Message]) -> list[Effect]:
         """What to do about the messages that have come. What comes late has no effect."""
@@ -138,13 +140,17 @@ class OpenCalls:
         match message:
             case RunTools(attempt, parts) if attempt in stopped:
                 not_started = ToolOutcome(ToolState.NOT_STARTED)
-                return [Report((attempt, part.call_id), not_started) for part in parts]
+                return [self._report((attempt, part.call_id), not_started) for part in parts]
             case RunTools(attempt, parts):
+                self._reported = {key for key in self._reported if key[0] == attempt}
                 taken = [e for part in parts for e in self._take((attempt, part.call_id), part)]
                 return taken + self._fill()
             case CancelTools(attempt):
                 keys = [key for key in self._calls if key[0] == attempt]
                 return [effect for key in keys for effect in self._stop(key)]
+            case FindTools(attempt, call_ids):
+                lost = [key for call_id in call_ids if self._is_lost(key := (attempt, call_id))]
+                return [self._report(key, ToolOutcome(ToolState.UNKNOWN)) for key in lost]
             case CallEnded(attempt, call_id, outcome):
                 return self._on_ended((attempt, call_id), outcome)
             case TimeUp(attempt, call_id, stage):
@@ -225,7 +231,15 @@ class OpenCalls:
     def _close(self, key: Key, outcome: ToolOutcome) -> list[Effect]:
         del self._calls[key]
         content = bounded(well_formed(outcome.content), self._limits.result_limit_chars)
-        return [Report(key, msgspec.structs.replace(outcome, content=content))]
+        return [self._report(key, msgspec.structs.replace(outcome, content=content))]
+
+    def _report(self, key: Key, outcome: ToolOutcome) -> Report:
+        self._reported.add(key)
+        return Report(key, outcome)
+
+    def _is_lost(self, key: Key) -> bool:
+        """Whether whoever was given the call has gone with it."""
+        return key not in self._calls and key not in self._reported
 
     def _unknown_tool(self, name: str) -> str:
         known = sorted({*self._deadlines_s, *self._host_tools})

@@ -30,6 +30,7 @@ from midstream.actors.turn_effects import (
     AskForWork,
     DropTimers,
     Effect,
+    FindCalls,
     Leave,
     LimitTo,
     Publish,
@@ -51,7 +52,7 @@ from midstream.messages.work import (
     Cancel,
     CancelTools,
     Detach,
-    FinishSession,
+    FindTools,
     ForgetTimers,
     Interrupt,
     LimitAttempt,
@@ -60,6 +61,7 @@ from midstream.messages.work import (
     RunTools,
     StartAttempt,
     StartTimers,
+    StreamClosed,
     TimersLost,
     ToolsLost,
     WatchAttempt,
@@ -155,20 +157,19 @@ class Session(Actor[SessionMessage]):
             await self._carry_out(self._turn.receive(message, trio.current_time()))
 
     async def stopped(self, reason: AnyExit) -> None:
+        self._neighbours.aborts.abort_all()  # also what helpers that are just starting would begin
         crashed = isinstance(reason, Crashed)
         why = reason.error if crashed else "stopped by its supervisor"
         last = self._turn.abandon(why, trio.current_time(), crashed=crashed)
         if last is None:
             return
-        if isinstance(last, SessionEnded):
-            ended = last
-        else:
-            assert isinstance(last.recording, FinishSession)
-            ended = last.recording.ended
+        ended = last.ended
         try:
             with trio.move_on_after(LAST_WORD_DEADLINE_S):
-                if isinstance(last, Record):
-                    ended = as_recorded(ended, await self._ask_ledger(last))
+                for record in last.records:
+                    kept = await self._ask_ledger(record)
+                    if kept.is_terminal:
+                        ended = as_recorded(last.ended, kept)
                 await self._announce((ended,))
         finally:
             self._settle(ended)
@@ -180,8 +181,15 @@ class Session(Actor[SessionMessage]):
             return ToolsLost(f"{down.who}: {reason}")
         if down.who == self._neighbours.scheduler.who and crashed:
             return TimersLost(f"{down.who}: {reason}")
-        held_stream = down.who == self._neighbours.monitor.who
-        return ActorLost(f"{down.who}: {reason}", held_stream, crashed)
+        near = self._neighbours
+        held_stream, live = down.who == near.monitor.who, near.aborts.live_attempt
+        if held_stream and live:
+            self.spawn(self._tell_when_closed, live)
+        return ActorLost(f"{down.who}: {reason}", held_stream, crashed, live)
+
+    async def _tell_when_closed(self, attempt: int) -> None:
+        await self._neighbours.aborts.closed()
+        await self.address.tell(StreamClosed(attempt))
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
         near = self._neighbours
@@ -206,6 +214,8 @@ class Session(Actor[SessionMessage]):
                     self.spawn(self._write, effect)
                 case RunCalls(attempt, calls):
                     await near.tools.tell(RunTools(attempt, calls))
+                case FindCalls(attempt, call_ids):
+                    await near.tools.tell(FindTools(attempt, call_ids))
                 case StopCalls(attempt):
                     await near.tools.tell(CancelTools(attempt))
                 case Leave():

@@ -39,7 +39,7 @@ from midstream.actors.open_calls import (
 from midstream.messages.conversation import ToolCallPart
 from midstream.messages.errors import MidstreamError
 from midstream.messages.settle import ToolOutcome, ToolState
-from midstream.messages.work import CancelTools, RunTools, ToolAnswer, ToolSettled
+from midstream.messages.work import CancelTools, FindTools, RunTools, ToolAnswer, ToolSettled
 
 _log = logging.getLogger("midstream.tools")
 
@@ -63,7 +63,7 @@ class RunnableTool(Protocol):
         ...
 
 
-ToolRunnerMessage = RunTools | CancelTools | ToolAnswer
+ToolRunnerMessage = RunTools | CancelTools | FindTools | ToolAnswer
 """What others send it."""
 
 

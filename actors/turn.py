@@ -44,7 +44,7 @@ from midstream.actors.turn_abort import (
 from midstream.actors.turn_attempt import start_attempt
 from midstream.actors.turn_budget import Spending
 from midstream.actors.turn_continuation import Continuing, resumed
-from midstream.actors.turn_effects import Effect, Publish, Record
+from midstream.actors.turn_effects import Effect, Publish
 from midstream.actors.turn_follow_up import on_work_known
 from midstream.actors.turn_phases import (
     AnswerNow,
@@ -72,7 +72,7 @@ from midstream.actors.turn_record import (
 from midstream.actors.turn_reply import on_stream_end
 from midstream.actors.turn_settings import TurnSettings
 from midstream.actors.turn_state import Attempt, TurnState
-from midstream.actors.turn_stop import abandon, on_detached, on_held, on_stop
+from midstream.actors.turn_stop import LastWord, abandon, on_detached, on_held, on_stop
 from midstream.actors.turn_tool_round import finish_unrun, on_tool_settled, on_tools_lost, run_calls
 from midstream.messages.accumulate import Accumulator
 from midstream.messages.conversation import AnyItem
@@ -83,7 +83,6 @@ from midstream.messages.events import (
     LocalAnswer,
     PassageCapped,
     RuleSuspended,
-    SessionEnded,
     StopMessageChanged,
 )
 from midstream.messages.record import SessionRecord, SessionStatus
@@ -104,6 +103,7 @@ from midstream.messages.work import (
     RecordFailed,
     RetryDue,
     SettleOverdue,
+    StreamClosed,
     TimersLost,
     ToolSettled,
     ToolsLost,
@@ -117,6 +117,7 @@ Message = (
     | PromptRefused
     | WatchedBatch
     | WatchedEnd
+    | StreamClosed
     | RetryDue
     | SettleOverdue
     | AttemptOverdue
@@ -199,6 +200,8 @@ class Turn:
                 return on_batch(turn, message)
             case WatchedEnd(attempt), Settling(live) as phase if attempt == live:
                 return when_settled(turn, phase, Wait.SETTLED)
+            case StreamClosed(attempt), Settling(live) as phase if attempt == live:
+                return when_settled(turn, phase, Wait.SETTLED)
             case RetryDue(attempt), Settling(live) as phase if attempt == live:
                 return when_settled(turn, phase, Wait.DELAY)
             case SettleOverdue(attempt), Settling(live, waits) if (
@@ -241,8 +244,8 @@ class Turn:
             case _:
                 return []
 
-    def abandon(self, reason: str, now: float, *, crashed: bool) -> Record | SessionEnded | None:
-        """The last write when the session's actor goes before the session is over; see
+    def abandon(self, reason: str, now: float, *, crashed: bool) -> LastWord | None:
+        """What is left to do when the session's actor goes before the session is over; see
         `turn_stop.abandon`."""
         self._state.now = now
         return abandon(self._state, reason, crashed=crashed)

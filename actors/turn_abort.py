@@ -154,8 +154,8 @@ def on_follow_up_overdue(turn: TurnState, attempt: int) -> list[Effect]:
 def on_lost(turn: TurnState, lost: ActorLost) -> list[Effect]:
     """A crash costs the attempt, never the watch: unwatched output is not delivered. So does the
     restart that follows from a crash, which may end a stream that began after it."""
-    is_restart = turn.is_restarting and lost.stream_closed
-    turn.is_restarting = (turn.is_restarting or lost.crashed) and not lost.stream_closed
+    is_restart = turn.is_restarting and lost.held_stream
+    turn.is_restarting = (turn.is_restarting or lost.crashed) and not lost.held_stream
     match turn.phase:
         case Streaming(attempt) if lost.crashed or is_restart:
             settling = Settling(attempt, frozenset(Wait), Retry(()))
@@ -167,9 +167,9 @@ def on_lost(turn: TurnState, lost: ActorLost) -> list[Effect]:
                 _timers(turn, attempt, turn.settings.retry_delay_s),
                 Publish(events),
             ]
-            closed = when_settled(turn, settling, Wait.SETTLED) if lost.stream_closed else []
+            closed = when_settled(turn, settling, Wait.SETTLED) if lost.has_closed(attempt) else []
             return effects + closed
-        case Settling() as settling if lost.stream_closed:
+        case Settling(attempt) as settling if lost.has_closed(attempt):
             return when_settled(turn, settling, Wait.SETTLED)
         case _:
             return []
@@ -182,7 +182,7 @@ def on_timers_lost(turn: TurnState, lost: TimersLost) -> list[Effect]:
     if isinstance(turn.phase, Settling):
         retry_after_s = turn.settings.retry_delay_s if Wait.DELAY in turn.phase.waits else None
         effects.append(_timers(turn, turn.phase.attempt, retry_after_s))
-    return effects + on_lost(turn, ActorLost(lost.reason, stream_closed=False, crashed=True))
+    return effects + on_lost(turn, ActorLost(lost.reason, held_stream=False, crashed=True))
 
 
 def on_settle_overdue(turn: TurnState) -> list[Effect]:

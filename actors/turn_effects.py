@@ -59,6 +59,13 @@ class RunCalls(msgspec.Struct, frozen=True):
     calls: tuple[ToolCallPart, ...]
 
 
+class FindCalls(msgspec.Struct, frozen=True):
+    """Ask which of these calls have gone with the runner that had them."""
+
+    attempt: int
+    call_ids: tuple[str, ...]
+
+
 class StopCalls(msgspec.Struct, frozen=True):
     """Stop what runs; what it came to is still to be said of each call."""
 
@@ -82,6 +89,7 @@ Effect = (
     | AskForWork
     | Record
     | RunCalls
+    | FindCalls
     | StopCalls
     | Publish
     | Leave

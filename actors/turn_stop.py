@@ -5,6 +5,7 @@ A stop is an epoch (architecture.md invariant 3): from every phase it leads to t
 is under way there, and no phase behind it leads back to `Streaming`.
 """
 
+import msgspec
 from msgspec.structs import replace
 
 from midstream.actors.turn_abort import close_stream, when_settled
@@ -33,7 +34,7 @@ from midstream.messages.conversation import AnyItem
 from midstream.messages.events import AttemptPaused, SessionEnded
 from midstream.messages.record import SessionStatus
 from midstream.messages.settle import Ending, ToolOutcome, ToolState
-from midstream.messages.work import AttemptHeld, Cancel, FinishSession, Interrupt
+from midstream.messages.work import AppendItems, AttemptHeld, Cancel, FinishSession, Interrupt
 
 
 def on_stop(turn: TurnState, message: Interrupt | Cancel) -> list[Effect]:
@@ -83,28 +84,40 @@ def _stop(turn: TurnState, conclusion: Conclusion) -> list[Effect]:
             return []
 
 
-def abandon(turn: TurnState, reason: str, *, crashed: bool) -> Record | SessionEnded | None:
-    """The last write when the session's actor goes before the session is over.
+class LastWord(msgspec.Struct, frozen=True):
+    """What is left to do for a session whose actor goes: these writes, in their order, and then
+    the end is announced."""
 
-    None if it was over; only the end to announce if nothing of it is on record. A
-    terminal write that was under way is repeated as it was.
+    records: tuple[Record, ...]
+    ended: SessionEnded
+
+
+def abandon(turn: TurnState, reason: str, *, crashed: bool) -> LastWord | None:
+    """What is left to do when the session's actor goes before the session is over.
+
+    None if it was over; no write if nothing of it is on record. A write that was under way is
+    repeated as it was: its step tells the store whether it has it.
     """
     status = SessionStatus.FAILED if crashed else SessionStatus.CANCELLED
+    repeated: tuple[Record, ...] = ()
     match turn.phase:
         case Over():
             return None
         case Submitting():
             turn.phase = Over()
-            return ended(turn, Conclusion(status, reason))
-        case Writing(step, FinishSession() as recording):
-            return Record(step, recording)
+            return LastWord((), ended(turn, Conclusion(status, reason)))
+        case Writing(step, FinishSession(ended=end) as recording):
+            return LastWord((Record(step, recording),), end)
+        case Writing(step, AppendItems() as recording):
+            repeated = (Record(step, recording),)
         case Settling(then=Retry(())):
             status = SessionStatus.FAILED
         case _:
             pass
-    finish(turn, Conclusion(status, reason), _abandoned(turn))
-    assert isinstance(turn.phase, Writing)
-    return Record(turn.phase.step, turn.phase.recording)
+    (last,) = finish(turn, Conclusion(status, reason), _abandoned(turn))
+    assert isinstance(last, Record)
+    assert isinstance(last.recording, FinishSession)
+    return LastWord((*repeated, last), last.recording.ended)
 
 
 def _abandoned(turn: TurnState) -> tuple[AnyItem, ...]:
@@ -118,5 +131,8 @@ def _abandoned(turn: TurnState) -> tuple[AnyItem, ...]:
             return answers_of(turn, {**outcomes, **lost}, Ending.FAILED)
         case AskingWork(_, reply):
             return tuple(reply.items)
+        case Writing(then=RunNext(_, calls)):
+            unrun = ToolOutcome(ToolState.NOT_STARTED)
+            return answers_of(turn, {call.call_id: unrun for call in calls}, Ending.FAILED)
         case _:
             return ()

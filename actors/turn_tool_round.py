@@ -21,7 +21,7 @@ from midstream.actors.turn_calls import (
     unanswered,
     with_reminders,
 )
-from midstream.actors.turn_effects import Effect, Publish, RunCalls, StopCalls
+from midstream.actors.turn_effects import Effect, FindCalls, Publish, RunCalls, StopCalls
 from midstream.actors.turn_phases import Conclusion, RunningCalls
 from midstream.actors.turn_record import append, finish
 from midstream.actors.turn_reminders import deferred_reminder, reminder
@@ -84,14 +84,17 @@ def on_tool_settled(turn: TurnState, phase: RunningCalls, settled: ToolSettled) 
 
 
 def on_tools_lost(turn: TurnState, phase: RunningCalls) -> list[Effect]:
-    """What ran may have had effects, and nobody knows any more: say so, and go on."""
+    """A runner has gone, maybe an earlier one. What it ran may have had effects, and nobody knows
+    any more; what it had not read is in the mailbox of the next, who can tell them apart."""
     # To go on is a recovery, and draws on what midstream may start by itself.
     if phase.stop is None and (spent := turn.draw_on_budget()) is not None:
         phase = replace(phase, stop=Conclusion(SessionStatus.CAPPED, spent))
-    waiting = unanswered(phase.calls, phase.outcomes)
-    lost = _settle_calls(turn, phase, waiting, ToolOutcome(ToolState.UNKNOWN))
-    # A runner that is restarted finds these calls in its mailbox, if it had not read them.
-    return [StopCalls(phase.attempt), *lost]
+    turn.phase = phase
+    waiting = tuple(call.call_id for call in unanswered(phase.calls, phase.outcomes))
+    effects: list[Effect] = [FindCalls(phase.attempt, waiting)]
+    if phase.stop is not None:  # nobody may be left who was told so
+        effects.append(StopCalls(phase.attempt))
+    return effects
 
 
 def _settle_calls(

@@ -206,6 +206,14 @@ class CancelTools(Work, frozen=True):
     attempt: int
 
 
+class FindTools(Work, frozen=True):
+    """A runner has gone that may have taken these calls: its successor, who finds behind them in
+    its mailbox what was never taken, reports as unknown those that it has not been given."""
+
+    attempt: int
+    call_ids: tuple[str, ...]
+
+
 class ToolSettled(Work, frozen=True):
     """What became of a call; said once for each, whatever the way it ended."""
 
@@ -247,14 +255,26 @@ class ToolAnswer(Work, frozen=True):
 class ActorLost(Work, frozen=True):
     """An actor that the live stream needs is gone for now.
 
-    `stream_closed` says that it was the one that held the stream, which is therefore
-    over; `crashed`, that it did not simply stop, as it does when a neighbour has crashed
-    or the session is being stopped.
+    `held_stream` says that it is the one that holds streams; `crashed`, that it did not simply
+    stop, as it does when a neighbour has crashed or the session is being stopped.
+    `live_attempt` is the one whose stream is open all the same, or 0: a crash is heard of before
+    the stream is closed, and what is heard late may find one that the next incarnation holds.
     """
 
     reason: str
-    stream_closed: bool
+    held_stream: bool
     crashed: bool = True
+    live_attempt: int = 0
+
+    def has_closed(self, attempt: int) -> bool:
+        """Whether the stream of the attempt is closed by that."""
+        return self.held_stream and self.live_attempt != attempt
+
+
+class StreamClosed(Work, frozen=True):
+    """The stream of the attempt is closed, whoever held it and whatever became of them."""
+
+    attempt: int
 
 
 # --- Ledger to Session

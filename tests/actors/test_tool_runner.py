@@ -32,7 +32,7 @@ from midstream.actors.open_calls import (
 from midstream.actors.tool_runner import ToolRunner
 from midstream.messages.conversation import ToolCallPart
 from midstream.messages.settle import ToolOutcome, ToolState
-from midstream.messages.work import CancelTools, RunTools, ToolAnswer, ToolSettled
+from midstream.messages.work import CancelTools, FindTools, RunTools, ToolAnswer, ToolSettled
 
 HOST_TOOLS = frozenset({"ask"})
 DONE = ToolOutcome(ToolState.RETURNED, "done")
@@ -103,6 +103,25 @@ def test_a_stop_reports_at_once_what_does_not_run() -> None:
     effects = calls.receive([CancelTools(1)])
     assert reports(effects) == {(1, "c2"): NOT_STARTED, (1, "c3"): UNKNOWN}
     assert Cut((1, "c1")) in effects
+
+
+def test_calls_that_went_with_an_earlier_runner_are_unknown_and_others_go_on() -> None:
+    calls = open_calls(parallel=2)
+    calls.receive([run(1, "work", "work", "work", "ask"), CallEnded(1, "c1", DONE)])
+    effects = calls.receive([FindTools(1, ("c1", "c2", "c3", "c4", "c5"))])
+    assert effects == [Report((1, "c5"), UNKNOWN)]
+    assert not calls.receive([FindTools(1, ("c5",))])
+
+
+def test_calls_that_a_runner_finds_in_its_mailbox_were_not_lost() -> None:
+    effects = open_calls().receive([run(2, "work"), FindTools(2, ("c1",))])
+    assert begun(effects) == [(2, "c1")]
+    assert not reports(effects)
+
+
+def test_calls_that_were_stopped_before_the_runner_looked_were_not_lost() -> None:
+    effects = open_calls().receive([run(1, "work"), FindTools(1, ("c1",)), CancelTools(1)])
+    assert effects == [Report((1, "c1"), NOT_STARTED)]
 
 
 def test_what_returns_behind_a_stop_has_returned() -> None:
@@ -199,6 +218,7 @@ def test_every_call_is_reported_on_exactly_once(data: st.DataObject, parallel: i
             others: list[Message] = [
                 ToolAnswer("c1", "granted", False, None, Answered()),
                 CancelTools(attempt),
+                FindTools(attempt, tuple(part.call_id for part in batch.calls)),
             ]
             message = data.draw(st.sampled_from([*world.possible(), *others]))
             world.happen(message)

@@ -42,6 +42,7 @@ from midstream.messages.work import (
     RecordFailed,
     RetryDue,
     SettleOverdue,
+    StreamClosed,
     TimersLost,
     WatchedBatch,
     WatchedEnd,
@@ -249,8 +250,8 @@ def test_what_was_retracted_does_not_stay_when_the_budget_ends_the_prompt() -> N
 def test_what_was_retracted_does_not_stay_when_the_host_goes() -> None:
     course = cut()
     last = course.turn.abandon("stopped by its supervisor", 1.0, crashed=False)
-    assert isinstance(last, Record)
-    course.effects.append(last)
+    assert last is not None
+    course.effects += last.records
     assert_nothing_stays(course)
 
 
@@ -293,9 +294,9 @@ def test_a_stream_that_never_settles_ends_the_session_and_starts_nothing() -> No
 
 def test_a_crash_loses_the_attempt_and_repeats_it_without_a_reminder() -> None:
     course = streaming()
-    course.receive(said(1, "half"), ActorLost("matcher: boom", stream_closed=False))
+    course.receive(said(1, "half"), ActorLost("matcher: boom", held_stream=False))
     assert Abort(1) in course.effects
-    course.receive(RetryDue(1), ActorLost("monitor: stopped", stream_closed=True))
+    course.receive(RetryDue(1), ActorLost("monitor: stopped", held_stream=True))
     assert [start.attempt for start in course.starts] == [1, 2]
     assert not reminders(course)
 
@@ -314,23 +315,44 @@ def test_a_stream_is_lost_with_the_timers_that_its_reader_is_restarted_with() ->
     course = streaming()
     course.receive(said(1, "half"), TimersLost("scheduler: boom"))
     assert Abort(1) in course.effects
-    course.receive(ActorLost("monitor: stopped", stream_closed=True), RetryDue(1))
+    course.receive(ActorLost("monitor: stopped", held_stream=True), RetryDue(1))
     assert [start.attempt for start in course.starts] == [1, 2]
 
 
 def test_a_stream_that_begins_between_a_crash_and_the_restart_is_lost_with_its_reader() -> None:
     course = cut()
-    course.receive(WatchedEnd(1), ActorLost("matcher: boom", stream_closed=False), RetryDue(1))
+    course.receive(WatchedEnd(1), ActorLost("matcher: boom", held_stream=False), RetryDue(1))
     course.record()
     assert [start.attempt for start in course.starts] == [1, 2]
-    stopped = ActorLost("monitor: stopped", stream_closed=True, crashed=False)
+    stopped = ActorLost("monitor: stopped", held_stream=True, crashed=False)
     course.receive(stopped, RetryDue(2))
     assert [start.attempt for start in course.starts] == [1, 2, 3]
 
 
+def test_a_stream_that_the_next_reader_holds_is_not_closed_by_the_end_of_the_last_one() -> None:
+    """The session hears late of a restart that is over: the stream that it has asked for meanwhile
+    is open, and is lost, but it has to be closed before the next one begins."""
+    course = cut()
+    course.receive(WatchedEnd(1), ActorLost("scheduler: boom", held_stream=False), RetryDue(1))
+    course.record()
+    late = ActorLost("monitor: stopped", held_stream=True, crashed=False, live_attempt=2)
+    course.receive(late, RetryDue(2), StreamClosed(1))
+    assert Abort(2) in course.effects
+    assert [start.attempt for start in course.starts] == [1, 2]
+    course.receive(StreamClosed(2))
+    assert [start.attempt for start in course.starts] == [1, 2, 3]
+
+
+def test_a_stream_that_is_told_to_close_is_not_closed_by_the_end_of_an_earlier_reader() -> None:
+    course = cut()
+    late = ActorLost("monitor: stopped", held_stream=True, crashed=False, live_attempt=1)
+    course.receive(RetryDue(1), late)
+    assert [start.attempt for start in course.starts] == [1]
+
+
 def test_a_reader_that_is_stopped_for_good_retracts_nothing() -> None:
     course = streaming()
-    stopped = ActorLost("monitor: stopped", stream_closed=True, crashed=False)
+    stopped = ActorLost("monitor: stopped", held_stream=True, crashed=False)
     course.receive(said(1, "half"), stopped)
     assert not any(isinstance(event, Retracted) for event in course.events)
 

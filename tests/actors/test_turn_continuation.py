@@ -462,7 +462,7 @@ def test_a_rule_may_cut_and_retry_a_follow_up_without_spending_n_twice() -> None
 
 def test_a_lost_follow_up_is_repeated_without_spending_n_twice() -> None:
     course = in_follow_up()
-    course.receive(ActorLost("matcher", stream_closed=False), RetryDue(2), WatchedEnd(2))
+    course.receive(ActorLost("matcher", held_stream=False), RetryDue(2), WatchedEnd(2))
     assert len(course.starts) == 3
     course.reply("second")
     assert [d.record.used for d in course.decisions] == [0, 1]
@@ -470,7 +470,7 @@ def test_a_lost_follow_up_is_repeated_without_spending_n_twice() -> None:
 
 def test_what_an_earlier_attempt_may_have_sent_is_not_given_back() -> None:
     course = in_follow_up()
-    course.receive(ActorLost("matcher", stream_closed=False), RetryDue(2), WatchedEnd(2))
+    course.receive(ActorLost("matcher", held_stream=False), RetryDue(2), WatchedEnd(2))
     course.receive(Interrupt(), WatchedEnd(3))
     assert course.kept.used == 1
 
@@ -573,10 +573,11 @@ def test_a_session_that_is_abandoned_in_a_follow_up_leaves_the_right_count() -> 
     before.reply("first")
     for course, used in ((before, 0), (during, 1)):
         last = course.turn.abandon("the host goes", 1.0, crashed=False)
-        assert isinstance(last, Record)
-        assert isinstance(last.recording, FinishSession)
-        assert last.recording.stop_message is not None
-        assert last.recording.stop_message.used == used
+        assert last is not None
+        recording = last.records[-1].recording
+        assert isinstance(recording, FinishSession)
+        assert recording.stop_message is not None
+        assert recording.stop_message.used == used
 
 
 def test_a_continuation_that_cannot_be_recorded_is_not_sent() -> None:
@@ -729,8 +730,9 @@ def test_a_disconnect_before_the_prompt_is_ready_answers_and_continues_nothing()
 def test_an_actor_that_goes_before_that_announces_an_end_without_a_record() -> None:
     turn = Turn(SETTINGS, (), {}, 0, 0.0)
     last = turn.abandon("a defect", 1.0, crashed=True)
-    assert isinstance(last, SessionEnded)
-    assert (last.status, last.reason) == (SessionStatus.FAILED, "a defect")
+    assert last is not None
+    assert not last.records
+    assert (last.ended.status, last.ended.reason) == (SessionStatus.FAILED, "a defect")
 
 
 def test_a_prompt_of_directives_alone_is_answered_without_a_model() -> None:

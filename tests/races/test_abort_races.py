@@ -116,6 +116,17 @@ async def test_the_end_of_a_stream_that_is_heard_of_in_a_later_attempt(race: Rac
         await stop_in_a_later_attempt(race, world.animate("hello"))
 
 
+@pytest.mark.races(
+    seeds=500, crashing=("retry_scheduler",), most_crashes=3, laggards=("session",) * 6
+)
+async def test_a_restart_that_is_heard_of_when_the_next_stream_is_open(race: Race) -> None:
+    """A slow session asks for the next stream before it hears that the reader was restarted: the
+    new reader has opened that stream, and the end of the old one says nothing of it."""
+    slow = saying("foo", SlowClose(0.3), Hang())
+    async with race.world(*[slow] * 12, CLEAN, rules=[NO_FOO], config=ALWAYS) as world:
+        world.animate("hello")
+
+
 async def cancel_from_elsewhere(race: Race, store: FaultyStore, session: ObservedSession) -> None:
     """On record, as another host does it; this one hears of it when it looks."""
     await trio.sleep(soon(race, 0.2))
@@ -202,3 +213,19 @@ def test_a_session_whose_helpers_have_crashed_ends_by_itself(victim: str, messag
     for late in range(2):
         run = replay_schedule(scenario, 13, {"crash": [1, 0, message, late]}, faults)
         assert run.error is None, run.trace.text()
+
+
+def test_a_session_that_crashes_while_its_helpers_start_asks_nobody() -> None:
+    """Found by seed 2309: a matcher that was slow to start held up the reader behind it, which then
+    found the order for a stream in its mailbox, when the outcome had been told."""
+
+    async def scenario(race: Race) -> None:
+        async with race.world(CLEAN, rules=[NO_FOO]) as world:
+            session = world.animate("hello")
+            assert (await session.result()).status is SessionStatus.FAILED
+            await trio.sleep(1.0)
+            assert not session.requests
+
+    faults = Faults(crashing=("session",), laggards=("rule_matcher",))
+    run = replay_schedule(scenario, 2309, {"laggard": [0, 3, 3], "crash": [1, 0, 1, 1]}, faults)
+    assert run.error is None, run.trace.text()

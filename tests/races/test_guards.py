@@ -141,12 +141,11 @@ async def test_a_verdict_that_cuts_closes_the_stream_before_the_session_hears_of
     autojump_clock: MockClock,
 ) -> None:
     aborts, watch = AbortLatch(), Watch(RuleSet([NO_FOO]), no_tools, 1_000)
-    live = aborts.begin(1)
     heard: list[tuple[bool, float | None]] = []
 
     class Session(Actor[Any]):
         async def handle(self, message: WatchedBatch) -> None:
-            heard.append((live.cancel_called, message.aborted_at))
+            heard.append((aborts.is_aborted(1), message.aborted_at))
 
     async with open_actor(Session()) as session:
         matcher = RuleMatcher(watch, PolicySettings(), session, aborts)
@@ -209,10 +208,13 @@ async def test_an_order_to_start_that_was_aborted_unread_asks_nobody(
 async def test_an_attempt_that_was_aborted_before_it_began_is_cancelled() -> None:
     aborts = AbortLatch()
     aborts.abort(2)
-    assert aborts.begin(1).cancel_called
-    assert aborts.begin(2).cancel_called
-    assert not aborts.begin(3).cancel_called
+    for attempt in (1, 2, 3):
+        with aborts.begin(attempt) as live:
+            assert live.cancel_called == (attempt < 3)
     assert [aborts.is_aborted(attempt) for attempt in (1, 2, 3)] == [True, True, False]
+    aborts.abort_all()
+    with aborts.begin(4) as live:
+        assert live.cancel_called
 
 
 async def test_an_attempt_that_is_held_back_ends_at_once_when_it_is_aborted(

@@ -208,6 +208,10 @@ class TurnMachine(RuleBasedStateMachine):
             self.open_stream = None
         self.tell(ActorLost("it crashed", closed, True))
 
+    @rule(crashed=st.booleans())
+    def the_session_hears_late_that_an_earlier_reader_is_gone(self, crashed: bool) -> None:
+        self.tell(ActorLost("it was restarted", True, crashed, self.open_stream or 0))
+
     # --- the user, and the store
 
     @rule(stop=st.sampled_from([Interrupt(), CancelSession("enough")]))
