@@ -13,7 +13,7 @@ import trio
 from midstream.actors.cell import ActorStatistics, Cell
 from midstream.actors.errors import ActorEnded, MailboxFull
 from midstream.actors.question import Question
-from midstream.messages.lifecycle import AnyExit, LetterReason
+from midstream.messages.lifecycle import AnyExit, Crashed, LetterReason
 from midstream.messages.reply import Reply
 
 M_contra = TypeVar("M_contra", bound=msgspec.Struct, contravariant=True)
@@ -40,6 +40,12 @@ class Address(Generic[M_contra]):
     def who(self) -> str:
         """The actor's path from the root of its tree, such as `runtime/ledger`."""
         return self._cell.who
+
+    @property
+    def crash(self) -> Crashed | None:
+        """How the last incarnation has crashed; None if one runs, or the last has not crashed."""
+        last = self._cell.last_exit
+        return last if isinstance(last, Crashed) and not self._cell.alive else None
 
     async def tell(self, message: M_contra) -> None:
         """Send `message`. Waits while the mailbox is full; if cancelled, nothing was sent."""

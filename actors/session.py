@@ -158,9 +158,9 @@ class Session(Actor[SessionMessage]):
 
     async def stopped(self, reason: AnyExit) -> None:
         self._neighbours.aborts.abort_all()  # also what helpers that are just starting would begin
-        crashed = isinstance(reason, Crashed)
-        why = reason.error if crashed else "stopped by its supervisor"
-        last = self._turn.abandon(why, trio.current_time(), crashed=crashed)
+        crash = reason.error if isinstance(reason, Crashed) else self._crash_nearby()
+        why = crash or "stopped by its supervisor"
+        last = self._turn.abandon(why, trio.current_time(), crashed=crash is not None)
         if last is None:
             return
         ended = last.ended
@@ -173,6 +173,14 @@ class Session(Actor[SessionMessage]):
                 await self._announce((ended,))
         finally:
             self._settle(ended)
+
+    def _crash_nearby(self) -> str | None:
+        """The crash of a helper for which this session is given up, or None."""
+        near = self._neighbours
+        for helper in (near.scheduler, near.matcher, near.monitor, near.tools):
+            if helper.crash is not None:
+                return f"{helper.who}: {helper.crash.error}"
+        return None
 
     def _lost(self, down: Down) -> ActorLost | TimersLost | ToolsLost:
         crashed = isinstance(down.reason, Crashed)

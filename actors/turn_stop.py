@@ -110,8 +110,6 @@ def abandon(turn: TurnState, reason: str, *, crashed: bool) -> LastWord | None:
             return LastWord((Record(step, recording),), end)
         case Writing(step, AppendItems() as recording):
             repeated = (Record(step, recording),)
-        case Settling(then=Retry(())):
-            status = SessionStatus.FAILED
         case _:
             pass
     (last,) = finish(turn, Conclusion(status, reason), _abandoned(turn))

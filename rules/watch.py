@@ -82,7 +82,9 @@ class Watch:
                 case ToolCallStarted(index, call_id, name):
                     self._calls[index] = self._call(call_id, name)
                 case ToolArgumentsDelta(index, fragment):
-                    findings += self._calls[index].feed(fragment)
+                    # One of a call that never began is watched when the call is finished.
+                    if call := self._calls.get(index):
+                        findings += call.feed(fragment)
                 case ToolCallFinished(index, call_id, name, arguments):
                     call = self._calls.pop(index, None) or self._call(call_id, name)
                     findings += call.finish(arguments)

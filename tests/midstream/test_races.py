@@ -309,6 +309,7 @@ async def test_a_matcher_that_crashes_again_and_again_fails_the_session_once(
         session = world.animate("hello")
         ended = await session.result()
         assert ended.status is SessionStatus.FAILED
+        assert (ended.reason or "").endswith("rule_matcher: RuntimeError: a defect in the matcher")
         await trio.sleep(1.0)
         assert world.provider.live == 0
 
