@@ -377,7 +377,7 @@ MUTANTS = (
         "a session that goes says nothing",
         4,
         "actors/session.py",
-        "last = self._turn.abandon(why, trio.current_time(), crashed=crashed)",
+        "last = self._turn.abandon(why, trio.current_time(), crashed=crash is not None)",
         "last = None",
         STOPS,
     ),
