@@ -572,6 +572,10 @@ FOUND = {
     ),
     "history is not healed": ("test_a_session_that_is_taken_over_again_and_again", 7),
     "a forbidden call runs when its rule is spent": ("test_calls_while_everything_goes_wrong", 19),
+    "calls that went with their runner are waited for": (
+        "test_calls_while_everything_goes_wrong",
+        4,
+    ),
     "a call that had returned counts as interrupted": ("test_calls_against_abort_and_stop", 5),
     "what starts by itself costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 8),
     "a follow-up costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 4),
