@@ -3,8 +3,8 @@
 Invariants 8, 10 and 12; spec/lessons.md E 45 to 54.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
@@ -125,16 +125,22 @@ async def test_the_pause_against_dispatches_stragglers_and_restarts(race: Race) 
         nursery.cancel_scope.cancel()
 
 
-@pytest.fixture
-def seldom_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def seldom_looks() -> Generator[None]:
     """Hosts look for what others have done every 15 seconds, not every second: in minutes of
     waiting most of a seed is these looks."""
-    monkeypatch.setattr("midstream.actors.heartbeat.LOOK_EVERY_S", 15.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("midstream.actors.heartbeat.LOOK_EVERY_S", 15.0)
+        yield
 
 
-@pytest.mark.usefixtures("seldom_looks")
 @pytest.mark.races(seeds=500, store=True)
 async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: Race) -> None:
+    with seldom_looks():
+        await beat_while_others_boot(race)
+
+
+async def beat_while_others_boot(race: Race) -> None:
     store, clock = race.store(), race.clock()
     speaking = ScriptedProvider([Pause(260.0), *answer("done at last")])
     async with trio.open_nursery() as nursery:
@@ -155,9 +161,13 @@ async def test_a_host_that_beats_is_not_taken_for_dead_by_one_that_boots(race: R
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.usefixtures("seldom_looks")
 @pytest.mark.races(seeds=500)
 async def test_two_hosts_against_cancel_stall_and_recovery(race: Race) -> None:
+    with seldom_looks():
+        await stall_and_recover(race)
+
+
+async def stall_and_recover(race: Race) -> None:
     store, clock = race.store(), race.clock()
     scripts: list[list[Step]] = [
         SPEAKING,
