@@ -123,7 +123,7 @@ async def test_a_restart_that_is_heard_of_when_the_next_stream_is_open(race: Rac
     """A slow session asks for the next stream before it hears that the reader was restarted: the
     new reader has opened that stream, and the end of the old one says nothing of it."""
     slow = saying("foo", SlowClose(0.3), Hang())
-    async with race.world(*[slow] * 12, CLEAN, rules=[NO_FOO], config=ALWAYS) as world:
+    async with race.world(*[slow] * 3, *[CLEAN] * 6, rules=[NO_FOO], config=ALWAYS) as world:
         world.animate("hello")
 
 
