@@ -66,7 +66,7 @@ class AbortLatch:
             self._live = 0
             closed.set()
 
-    async def closed(self) -> None:
-        """Wait until the scope of the attempt that is live now was left."""
-        if self._live:
+    async def closed(self, attempt: int) -> None:
+        """Wait until the scope of the attempt was left, if it is the live one."""
+        if self._live == attempt:
             await self._closed.wait()

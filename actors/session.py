@@ -157,7 +157,8 @@ class Session(Actor[SessionMessage]):
             await self._carry_out(self._turn.receive(message, trio.current_time()))
 
     async def stopped(self, reason: AnyExit) -> None:
-        self._neighbours.aborts.abort_all()  # also what helpers that are just starting would begin
+        # Helpers that are just starting may have an order of this session in their mailboxes.
+        self._neighbours.aborts.abort_all()
         crash = reason.error if isinstance(reason, Crashed) else self._crash_nearby()
         why = crash or "stopped by its supervisor"
         last = self._turn.abandon(why, trio.current_time(), crashed=crash is not None)
@@ -196,7 +197,7 @@ class Session(Actor[SessionMessage]):
         return ActorLost(f"{down.who}: {reason}", held_stream, crashed, live)
 
     async def _tell_when_closed(self, attempt: int) -> None:
-        await self._neighbours.aborts.closed()
+        await self._neighbours.aborts.closed(attempt)
         await self.address.tell(StreamClosed(attempt))
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:

@@ -207,8 +207,8 @@ class CancelTools(Work, frozen=True):
 
 
 class FindTools(Work, frozen=True):
-    """A runner has gone that may have taken these calls: its successor, who finds behind them in
-    its mailbox what was never taken, reports as unknown those that it has not been given."""
+    """A runner has gone that may have taken these calls. Its successor has found before this, in
+    the mailbox, what was never taken; it reports the others as unknown."""
 
     attempt: int
     call_ids: tuple[str, ...]

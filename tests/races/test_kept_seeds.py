@@ -1,0 +1,58 @@
+"""Schedules that have found something, each a seed of a scenario, beyond those of every run.
+
+What each of them found has a test of its kind elsewhere, since a seed means something else once
+the testing kit draws otherwise.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import test_abort_races
+import test_chain_races
+import test_tool_races
+import test_wire_races
+
+from midstream.testing.explore import explore
+from midstream.testing.faults import Faults
+from midstream.testing.race import Race
+
+Scenario = Callable[[Race], Awaitable[None]]
+
+A_RESTART_HEARD_OF_LATE = (
+    (test_abort_races.test_a_second_verdict_before_the_first_abort_has_landed, 11864),
+    (test_abort_races.test_the_end_of_a_stream_that_is_heard_of_in_a_later_attempt, 3677),
+    (test_tool_races.test_calls_that_the_host_answers_against_stop_and_deadline, 3870),
+)
+A_SESSION_THAT_GOES_AND_LEAVES_SOMETHING = (
+    (test_abort_races.test_abort_and_retry_while_everything_goes_wrong, 2309),
+    (test_abort_races.test_abort_and_retry_while_everything_goes_wrong, 3472),
+    (test_abort_races.test_abort_and_retry_while_everything_goes_wrong, 4003),
+    (test_tool_races.test_calls_that_the_host_answers_against_stop_and_deadline, 2336),
+)
+A_FRAGMENT_OF_A_CALL_THAT_NEVER_BEGAN = (
+    (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 4147),
+)
+A_SCENARIO_THAT_ASKED_TOO_MUCH = (
+    (test_wire_races.test_a_client_whose_connection_breaks_again_and_again, 2434),
+    (test_wire_races.test_a_client_whose_connection_breaks_while_events_are_lost, 3356),
+)
+KEPT = (
+    *A_RESTART_HEARD_OF_LATE,
+    *A_SESSION_THAT_GOES_AND_LEAVES_SOMETHING,
+    *A_FRAGMENT_OF_A_CALL_THAT_NEVER_BEGAN,
+    *A_SCENARIO_THAT_ASKED_TOO_MUCH,
+)
+
+
+def faults_of(scenario: Scenario) -> Faults:
+    marks: list[pytest.Mark] = cast(Any, scenario).pytestmark
+    [mark] = [mark for mark in marks if mark.name == "races"]
+    return Faults(**{name: value for name, value in mark.kwargs.items() if name != "seeds"})
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seed"), KEPT, ids=[f"{each.__name__}-{seed}" for each, seed in KEPT]
+)
+def test_what_a_seed_has_found_is_mended(scenario: Scenario, seed: int) -> None:
+    assert explore(scenario, seeds=1, first_seed=seed, faults=faults_of(scenario)) == 1
