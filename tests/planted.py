@@ -576,6 +576,10 @@ FOUND = {
         "test_calls_while_everything_goes_wrong",
         4,
     ),
+    "a runner reports calls as lost that it has": (
+        "test_calls_that_the_host_answers_against_stop_and_deadline",
+        95,
+    ),
     "a call that had returned counts as interrupted": ("test_calls_against_abort_and_stop", 5),
     "what starts by itself costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 8),
     "a follow-up costs nothing": ("test_a_chain_against_disconnect_stop_and_quota", 4),

@@ -52,7 +52,7 @@ class Shell:
     returned: dict[str, str] = field(default_factory=dict[str, str])
     results: dict[str, str] = field(default_factory=dict[str, str])
     """What was said of calls, by id."""
-    running: int = 0
+    running: set[str] = field(default_factory=set[str])
     heard: int = 0
     broken: InvariantBroken | None = None
     """What was found in a call, where it would only be the result of that."""
@@ -68,11 +68,11 @@ class Shell:
         """Run a command."""
         call_id = command.rsplit(" ", 1)[-1]
         self._begin(command, call_id)
-        self.running += 1
+        self.running.add(call_id)
         try:
             await self._work()
         finally:
-            self.running -= 1
+            self.running.discard(call_id)
             if trio.current_time() - self.began[call_id] > self.deadline_s + LATE_S:
                 self._break(13, f"{call_id} has run longer than {self.deadline_s} s")
         self.returned[call_id] = f"done: {command}"
@@ -95,7 +95,7 @@ class Shell:
 
         def check() -> None:
             if self.running and session.handle.ended is not None and runner not in self.race.lost:
-                raise InvariantBroken(13, f"{session.handle.ended}, and {self.running} calls run")
+                raise InvariantBroken(13, f"{session.handle.ended}, and {sorted(self.running)} run")
 
         self.race.always(check)
 
@@ -127,6 +127,8 @@ class Shell:
     def _hear(self, result: ToolResult) -> None:
         call_id = result.call_id
         self.results[call_id] = result.content
+        if call_id in self.running:
+            raise InvariantBroken(6, f"{call_id} still runs: {result}")
         if "was not run" in result.content and call_id in self.began:
             raise InvariantBroken(6, f"{call_id} has begun: {result}")
         returned = self.returned.get(call_id, result.content)
