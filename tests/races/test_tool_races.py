@@ -170,7 +170,7 @@ async def test_calls_against_abort_and_stop(race: Race) -> None:
 
 @pytest.mark.races(
     seeds=500,
-    crashing=("tool_runner", "rule_matcher", "stream_monitor"),
+    crashing=("tool_runner", "rule_matcher", "stream_monitor", "session"),
     most_crashes=2,
     store=True,
 )
