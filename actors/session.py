@@ -184,13 +184,13 @@ class Session(Actor[SessionMessage]):
         return None
 
     def _lost(self, down: Down) -> ActorLost | TimersLost | ToolsLost:
+        near = self._neighbours
         crashed = isinstance(down.reason, Crashed)
         reason = down.reason.error if isinstance(down.reason, Crashed) else "stopped"
-        if down.who == self._neighbours.tools.who:
+        if down.who == near.tools.who:
             return ToolsLost(f"{down.who}: {reason}")
-        if down.who == self._neighbours.scheduler.who and crashed:
+        if down.who == near.scheduler.who and crashed:
             return TimersLost(f"{down.who}: {reason}")
-        near = self._neighbours
         held_stream, live = down.who == near.monitor.who, near.aborts.live_attempt
         if held_stream and live:
             self.spawn(self._tell_when_closed, live)

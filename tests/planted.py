@@ -753,15 +753,14 @@ import importlib, sys
 sys.path[:0] = [".", "../midstream", "../doors", ".."]
 from midstream.testing.choices import Choices
 from midstream.testing.explore import root_of, run_once
-from midstream.testing.faults import Faults
+from midstream.testing.races_plugin import faults_of
 
 def scenarios(modules):
     for name in modules:
         for each in vars(importlib.import_module(name)).values():
             for mark in getattr(each, "pytestmark", []):
                 if mark.name == "races":
-                    faults = {key: value for key, value in mark.kwargs.items() if key != "seeds"}
-                    yield each, Faults(**faults)
+                    yield each, faults_of(mark)
 
 def explore(seeds, modules):
     found = list(scenarios(modules))

@@ -81,7 +81,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, item in enumerate(items):
         marker = item.get_closest_marker("races")
         if marker is not None and isinstance(item, pytest.Function):
-            items[number] = _plain(item, _explored(item, item.obj, dict(marker.kwargs)))
+            items[number] = _plain(item, _explored(item, item.obj, faults_of(marker)))
+
+
+def faults_of(marker: pytest.Mark) -> Faults:
+    """What may go wrong in a scenario that is marked so."""
+    return Faults(**{name: value for name, value in marker.kwargs.items() if name != "seeds"})
 
 
 def _plain(item: pytest.Function, run: Callable[..., None]) -> pytest.Function:
@@ -101,11 +106,8 @@ def _plain(item: pytest.Function, run: Callable[..., None]) -> pytest.Function:
 
 
 def _explored(
-    item: pytest.Function, scenario: Callable[..., Any], marked: dict[str, Any]
+    item: pytest.Function, scenario: Callable[..., Any], faults: Faults
 ) -> Callable[..., None]:
-    marked.pop("seeds", None)
-    faults = Faults(**marked)
-
     def run(*, race: range, **arguments: Any) -> None:
         __tracebackhide__ = True
         violation = find(race, arguments)

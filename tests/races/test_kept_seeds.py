@@ -14,8 +14,8 @@ import test_tool_races
 import test_wire_races
 
 from midstream.testing.explore import explore
-from midstream.testing.faults import Faults
 from midstream.testing.race import Race
+from midstream.testing.races_plugin import faults_of
 
 Scenario = Callable[[Race], Awaitable[None]]
 
@@ -45,14 +45,10 @@ KEPT = (
 )
 
 
-def faults_of(scenario: Scenario) -> Faults:
-    marks: list[pytest.Mark] = cast(Any, scenario).pytestmark
-    [mark] = [mark for mark in marks if mark.name == "races"]
-    return Faults(**{name: value for name, value in mark.kwargs.items() if name != "seeds"})
-
-
 @pytest.mark.parametrize(
     ("scenario", "seed"), KEPT, ids=[f"{each.__name__}-{seed}" for each, seed in KEPT]
 )
 def test_what_a_seed_has_found_is_mended(scenario: Scenario, seed: int) -> None:
-    assert explore(scenario, seeds=1, first_seed=seed, faults=faults_of(scenario)) == 1
+    marks: list[pytest.Mark] = cast(Any, scenario).pytestmark
+    [marker] = [mark for mark in marks if mark.name == "races"]
+    assert explore(scenario, seeds=1, first_seed=seed, faults=faults_of(marker)) == 1
