@@ -59,6 +59,9 @@ from midstream.messages.stop_message import (
 )
 from midstream.messages.stream import AnyStreamMessage, StopReason, StreamFailed
 
+PERHAPS_HEARD = frozenset({FailureKind.TIMEOUT, FailureKind.PROTOCOL})
+"""What says that a request has reached the provider, or may have: one that ran into a deadline
+may still be answered, and one whose answer makes no sense was answered."""
 WARNING_KIND = "auto_continue"
 """The `kind` of the system item that warns the model of repeating itself."""
 
@@ -210,8 +213,7 @@ def after_bad_follow_up(
     follow_up = continuing.follow_up
     assert follow_up is not None
     outcome = Outcome.EMPTY if failure is None else Outcome.FAILED
-    # A request that ran into a deadline may have been read, and may still be answered.
-    unheard = failure is not None and failure.kind is not FailureKind.TIMEOUT
+    unheard = failure is not None and failure.kind not in PERHAPS_HEARD
     reached = follow_up.reached or (follow_up.asking and not unheard)
     verdict = judge_follow_up(
         outcome,

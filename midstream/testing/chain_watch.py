@@ -16,6 +16,7 @@ from midstream.testing.invariants import InvariantBroken, is_automatic
 from midstream.testing.trace import session_of
 
 QUOTA = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
+MAY_HAVE_BEEN_READ = frozenset({FailureKind.TIMEOUT, FailureKind.PROTOCOL})
 ENDED_IN_PEACE = frozenset(
     {SessionStatus.COMPLETED, SessionStatus.CAPPED, SessionStatus.RATE_LIMITED}
 )
@@ -39,7 +40,7 @@ class _Continuation:
 
     @property
     def may_be_returned(self) -> bool:
-        refused = [kind for kind in self.failures if kind is not FailureKind.TIMEOUT]
+        refused = [kind for kind in self.failures if kind not in MAY_HAVE_BEEN_READ]
         was_refused = not self.is_heard and len(refused) == self.asked
         return was_refused or self.is_held or self.met_quota
 

@@ -435,6 +435,30 @@ def test_a_retry_of_a_follow_up_draws_on_the_budget() -> None:
     assert course.kept.used == 0, "nothing has reached the provider"
 
 
+NOT_A_WORD = ProviderFailure(FailureKind.PROTOCOL, "this is no event stream", status=200)
+OVERDUE = ProviderFailure(FailureKind.TIMEOUT, "nothing came for 60 s")
+
+
+@pytest.mark.parametrize(
+    ("failure", "used"),
+    [(REFUSED, 0), (BROKEN, 0), (QUOTA, 0), (NOT_A_WORD, 1), (OVERDUE, 1)],
+    ids=lambda each: each.kind if isinstance(each, ProviderFailure) else "",
+)
+def test_a_follow_up_that_was_answered_or_may_have_been_is_not_given_back(
+    failure: ProviderFailure, used: int
+) -> None:
+    course = in_follow_up(budget=PromptBudget(max_restarts=1))
+    course.fail(failure)
+    assert course.kept.used == used
+
+
+def test_a_follow_up_whose_stream_is_empty_has_been_answered_all_the_same() -> None:
+    course = in_follow_up(budget=PromptBudget(max_restarts=1))
+    course.receive(WatchedEnd(2))
+    assert course.ended.status is SessionStatus.CAPPED
+    assert course.kept.used == 1
+
+
 # --- rules and crashes within the chain
 
 
