@@ -140,6 +140,7 @@ class Reader:
         self.lives = 0
         self.has_heard_enough = trio.Event()
         self.over = trio.Event()
+        self._words = 0
         self._enough_words = Random(seed).randint(1, WORDS)
         self._server = server
         self._random = Random(seed)
@@ -179,12 +180,19 @@ class Reader:
 
     async def _read(self, events: RemoteEvents) -> None:
         try:
-            self.seen.append(await anext(events))
+            event = await anext(events)
+            self.seen.append(event)
+            self._words += _words_of(event)
         except EventsLost as lost:
             kept = lost.position.sequence
             self.seen = [event for event in self.seen if event.sequence <= kept]
-        if self.text.count("<") >= self._enough_words:
+            self._words = sum(map(_words_of, self.seen))
+        if self._words >= self._enough_words:
             self.has_heard_enough.set()
+
+
+def _words_of(event: SessionEvent) -> int:
+    return event.event.text.count("<") if isinstance(event.event, Text) else 0
 
 
 def story(words: int) -> str:
