@@ -214,9 +214,9 @@ class Session(Actor[SessionMessage]):
                     await near.scheduler.tell(LimitAttempt(attempt, limit_s))
                 case DropTimers():
                     await near.scheduler.tell(ForgetTimers())
-                case Start(attempt, turn, recorded, request):
+                case Start(attempt, turn, recorded, request, is_follow_up):
                     await near.matcher.tell(WatchAttempt(attempt, turn, recorded))
-                    await near.monitor.tell(StartAttempt(attempt, request))
+                    await near.monitor.tell(StartAttempt(attempt, request, is_follow_up))
                 case AskForWork(attempt):
                     self.spawn(self._ask_for_work, attempt)
                 case Record():

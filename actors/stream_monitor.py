@@ -4,7 +4,7 @@ It opens a stream when the Session says so, hands what comes to the RuleMatcher 
 stamped with the attempt, and closes the connection in the moment in which the attempt is
 aborted (`abort_latch.py`). While everybody is paused it holds the attempt back, and tells the
 Session so. An order to start that was aborted before it was read, or that was given before the
-session was stopped, asks nobody. The last it says of an attempt is `StreamSettled`, when the
+session was stopped, asks nobody; nor does one for a follow-up whose client has gone. The last it says of an attempt is `StreamSettled`, when the
 connection is closed: nothing of that attempt comes behind it.
 """
 
@@ -52,14 +52,15 @@ class StreamMonitor(Actor[MonitorMessage]):
 
     async def _pump(self, start: StartAttempt) -> None:
         with self._aborts.begin(start.attempt):
-            if self._is_wanted(start.attempt):
+            if self._is_wanted(start):
                 await self._pass_gate(start.attempt)
-            if self._is_wanted(start.attempt):
+            if self._is_wanted(start):
                 await self._hand_on(start)
         await self._matcher.tell(StreamSettled(start.attempt))
 
-    def _is_wanted(self, attempt: int) -> bool:
-        return not (self._aborts.is_aborted(attempt) or self._stop.is_set)
+    def _is_wanted(self, start: StartAttempt) -> bool:
+        is_forbidden = self._stop.forbids(is_follow_up=start.is_follow_up)
+        return not (is_forbidden or self._aborts.is_aborted(start.attempt))
 
     async def _pass_gate(self, attempt: int) -> None:
         """Nothing may be awaited between the gate and the request."""

@@ -17,11 +17,12 @@ def start_attempt(turn: TurnState) -> list[Effect]:
     turn.continuing = turn.continuing.asked()
     turn.phase = Streaming(number)
     request = turn.settings.request(turn.context, is_chained=turn.continuing.is_chained)
+    is_follow_up = turn.continuing.follow_up is not None
     effects: list[Effect] = [
         Publish((AttemptStarted(number),)),
-        Start(number, turn.ordinal, dict(turn.recorded), request),
+        Start(number, turn.ordinal, dict(turn.recorded), request, is_follow_up),
     ]
     limit_s = turn.settings.continuation.follow_up_deadline_s
-    if turn.continuing.follow_up is not None and limit_s is not None:
+    if is_follow_up and limit_s is not None:
         effects.append(LimitTo(number, limit_s))
     return effects

@@ -20,6 +20,7 @@ class Start(msgspec.Struct, frozen=True):
     turn: int
     recorded: dict[str, int]
     request: ModelRequest
+    is_follow_up: bool
 
 
 class SetTimers(msgspec.Struct, frozen=True):

@@ -25,10 +25,12 @@ class Work(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartAttempt(Work, frozen=True):
-    """Open a stream. Nothing else is live: the last one has settled."""
+    """Open a stream. Nothing else is live: the last one has settled. A follow-up is what the
+    turn has begun by itself, and is not asked for once the client has gone."""
 
     attempt: int
     request: ModelRequest
+    is_follow_up: bool = False
 
 
 # --- StreamMonitor to RuleMatcher

@@ -214,6 +214,7 @@ class SessionHandle:
         the outcome."""
         if self.ended is None:
             await self._session.tell(Detach())
+            self._stop.leave()
 
     async def cancel(self, reason: str | None = None) -> None:
         """End the session as cancelled, for `reason`."""

@@ -37,6 +37,8 @@ class _Course:
     """The attempts of one owner of a session. `restarts` counts those that it began by itself."""
 
     restarts: int = 0
+    newest: int = 0
+    """The attempt that was begun last."""
     results: int = 0
     """Of calls, in the newest request."""
     reminded: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
@@ -123,7 +125,8 @@ class AttemptWatch:
 
     def _on_batch(self, session_id: str, batch: WatchedBatch) -> None:
         course = self._course(session_id)
-        if batch.aborted_at is not None and not course.is_lost:  # it may have been cut before
+        is_live = batch.attempt == course.newest and not course.is_lost
+        if batch.aborted_at is not None and is_live:  # else it was given up before
             course.not_before_s = batch.aborted_at + self._retry_delay_s
         reserved = course.reserved.setdefault(batch.attempt, set())
         known = course.recorded.get(batch.attempt, frozenset())
@@ -140,6 +143,7 @@ class AttemptWatch:
         at = next(n for n, (each, _, _) in enumerate(self._starts) if each is start)
         _, place, put_at_s = self._starts.pop(at)
         course.is_lost = False
+        course.newest = start.attempt
         name = f"attempt {start.attempt} of {session_id}"
         if course.stopped_at is not None and place > course.stopped_at:
             raise InvariantBroken(3, f"{name} was started behind a stop")

@@ -190,6 +190,22 @@ async def test_a_session_that_was_stopped_asks_nobody(autojump_clock: MockClock)
     assert matcher.heard == [StreamSettled(1)]
 
 
+@pytest.mark.parametrize("is_follow_up", [True, False])
+async def test_a_follow_up_whose_client_has_gone_asks_nobody_and_an_answer_is_asked_for(
+    autojump_clock: MockClock, *, is_follow_up: bool
+) -> None:
+    provider, latch, matcher = ScriptedProvider(CLEAN), StopLatch(), Listener()
+    async with (
+        open_actor(matcher) as address,
+        open_actor(monitoring(provider, address, stop=latch)) as monitor,
+    ):
+        latch.leave()
+        await monitor.tell(StartAttempt(1, REQUEST, is_follow_up))
+        await trio.sleep(1.0)
+    assert len(provider.requests) == (not is_follow_up)
+    assert matcher.heard[-1] == StreamSettled(1)
+
+
 async def test_an_order_to_start_that_was_aborted_unread_asks_nobody(
     autojump_clock: MockClock,
 ) -> None:

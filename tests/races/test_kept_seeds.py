@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import test_abort_races
 import test_chain_races
+import test_host_races
 import test_tool_races
 import test_wire_races
 
@@ -36,7 +37,12 @@ A_FRAGMENT_OF_A_CALL_THAT_NEVER_BEGAN = (
 AN_EMPTY_STREAM_TAKEN_FOR_A_REFUSAL = (
     (test_chain_races.test_a_chain_while_everything_goes_wrong, 5532),
 )
-A_SCENARIO_THAT_ASKED_TOO_MUCH = (
+A_FOLLOW_UP_ON_ITS_WAY_WHEN_THE_CLIENT_GOES = (
+    (test_chain_races.test_a_chain_against_disconnect_stop_and_quota, 5838),
+)
+A_CHECK_THAT_ASKED_TOO_MUCH = (
+    (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 6180),
+    (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 5095),
     (test_wire_races.test_a_client_whose_connection_breaks_again_and_again, 2434),
     (test_wire_races.test_a_client_whose_connection_breaks_while_events_are_lost, 3356),
 )
@@ -45,7 +51,8 @@ KEPT = (
     *A_SESSION_THAT_GOES_AND_LEAVES_SOMETHING,
     *A_FRAGMENT_OF_A_CALL_THAT_NEVER_BEGAN,
     *AN_EMPTY_STREAM_TAKEN_FOR_A_REFUSAL,
-    *A_SCENARIO_THAT_ASKED_TOO_MUCH,
+    *A_FOLLOW_UP_ON_ITS_WAY_WHEN_THE_CLIENT_GOES,
+    *A_CHECK_THAT_ASKED_TOO_MUCH,
 )
 
 
