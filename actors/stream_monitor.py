@@ -4,8 +4,9 @@ It opens a stream when the Session says so, hands what comes to the RuleMatcher 
 stamped with the attempt, and closes the connection in the moment in which the attempt is
 aborted (`abort_latch.py`). While everybody is paused it holds the attempt back, and tells the
 Session so. An order to start that was aborted before it was read, or that was given before the
-session was stopped, asks nobody; nor does one for a follow-up whose client has gone. The last it says of an attempt is `StreamSettled`, when the
-connection is closed: nothing of that attempt comes behind it.
+session was stopped, asks nobody; nor does one for a follow-up whose client has gone. The last
+it says of an attempt is `StreamSettled`, when the connection is closed: nothing of that attempt
+comes behind it.
 """
 
 import trio

@@ -26,7 +26,7 @@ from midstream.doors.gateway_attempt import Attempt, Held
 from midstream.doors.gateway_message import ClientMessage
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_verdicts import Verdicts
-from midstream.doors.gateway_wire import CALL_RUNS_LATER, Json, Wire, protocol_failure
+from midstream.doors.gateway_wire import CALL_RUNS_LATER, Json, Wire, decoded, protocol_failure
 from midstream.doors.sse_frames import Frame
 from midstream.messages.accumulate import Accumulator, PartialTranscript, StreamState
 from midstream.messages.conversation import AnyItem, ReminderItem
@@ -44,6 +44,8 @@ from midstream.providers.sse import SseEvent
 from midstream.rules.finding import Match
 from midstream.rules.reminder import render
 from midstream.rules.watch import Watch
+
+IN_THE_MIDDLE = "the stream ended in the middle of an event"
 
 
 class Phase(Enum):
@@ -137,9 +139,12 @@ class Exchange:
         out: list[bytes] = []
         try:
             last = attempt.frames.end()
-            self._take(last, out)
+            if not last.is_broken_off or _is_whole(last.event):
+                self._take(last, out)
+            elif not attempt.decoder.writer.over:
+                return self.fail(protocol_failure(IN_THE_MIDDLE))
         except StreamFormatError:
-            return self.fail(protocol_failure("the stream ended in the middle of an event"))
+            return self.fail(protocol_failure(IN_THE_MIDDLE))
         if self.phase is not Phase.STREAMING:
             return b"".join(out)
         if not attempt.decoder.writer.over:
@@ -490,3 +495,8 @@ class Exchange:
         spent = self._attempt.heard.snapshot().usage
         self._usage = spent if self._usage is None else self._usage.plus(spent)
         return spent
+
+
+def _is_whole(event: SseEvent | None) -> bool:
+    """Whether the event in which a stream broke off has all of its data."""
+    return event is not None and (event.data == b"[DONE]" or decoded(event) is not None)

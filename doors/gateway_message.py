@@ -25,6 +25,8 @@ class ClientMessage:
         self._noted: list[SseEvent] = []
         self._reframer: Reframer | None = None
         self._said: list[str] = []
+        self._lacks = b""
+        """What the frame that went out last lacks before another can follow."""
 
     @property
     def is_reframed(self) -> bool:
@@ -42,27 +44,28 @@ class ClientMessage:
             if isinstance(message, TextDelta):
                 self._said.append(message.text)
         event = frame.event
-        if event is None:
-            return frame.raw
-        if self._reframer is not None:
-            return self._reframer.reframe(event)
-        self._note(event)
+        if event is not None and self._reframer is not None:
+            return self._behind(self._reframer.reframe(event))
+        if event is not None:
+            self._note(event)
+        self._lacks = frame.lacks
         return frame.raw
 
     def cut(self, spent: Usage) -> bytes:
         """Close what is open of an attempt that cost `spent`; another one follows."""
-        return self._known_reframer().cut(spent)
+        return self._behind(self._known_reframer().cut(spent))
 
     def follow(self, ending: Sequence[SseEvent], spent: Usage) -> bytes:
         """Leave out the `ending` of a reply that cost `spent`: another one follows."""
         reframer = self._known_reframer()
         said = b"".join(reframer.without_ending(event) for event in ending)
-        return said + reframer.follow(spent)
+        return self._behind(said + reframer.follow(spent))
 
     def end_as(self, ending: Sequence[SseEvent]) -> bytes:
         """End the message with the ending of a reply that was followed by another."""
         reframer = self._known_reframer()
-        return b"".join(reframer.end_as(event) for event in ending) + reframer.finish()
+        said = b"".join(reframer.end_as(event) for event in ending)
+        return self._behind(said + reframer.finish())
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -71,11 +74,18 @@ class ClientMessage:
 
     def finish(self) -> bytes:
         """What ends the message after the last frame."""
-        return self._reframer.finish() if self._reframer is not None else b""
+        return self._behind(self._reframer.finish()) if self._reframer is not None else b""
 
     def fail(self, failure: ProviderFailure) -> bytes:
         """The protocol's own error event."""
-        return self._known_reframer().fail(failure)
+        return self._behind(self._known_reframer().fail(failure))
+
+    def _behind(self, ours: bytes) -> bytes:
+        """Bytes of ours, as they may stand behind the frame that went out last."""
+        if not ours:
+            return ours
+        lacks, self._lacks = self._lacks, b""
+        return lacks + ours
 
     def _note(self, event: SseEvent) -> None:
         """Keep what a reframer will have to know. For an error alone that is the beginning

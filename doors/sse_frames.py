@@ -25,6 +25,19 @@ class Frame(NamedTuple):
     raw: bytes
     event: SseEvent | None
 
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether it is the last of a stream that broke off in the middle of a line."""
+        return bool(self.raw) and not self.raw.endswith((b"\n", b"\r"))
+
+    @property
+    def lacks(self) -> bytes:
+        """What has to come before another frame can: nothing, unless the stream ended in this one
+        without a blank line. One too many does no harm."""
+        if self.raw.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")):
+            return b""
+        return b"\n" if self.raw.endswith(b"\n") else b"\n\n"
+
 
 class FrameReader:
     """Cuts one stream into frames."""

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import test_abort_races
 import test_chain_races
+import test_gateway_races
 import test_host_races
 import test_tool_races
 import test_wire_races
@@ -40,6 +41,9 @@ AN_EMPTY_STREAM_TAKEN_FOR_A_REFUSAL = (
 A_FOLLOW_UP_ON_ITS_WAY_WHEN_THE_CLIENT_GOES = (
     (test_chain_races.test_a_chain_against_disconnect_stop_and_quota, 5838),
 )
+AN_UPSTREAM_THAT_BREAKS_OFF_BEHIND_THE_NAME_OF_A_FIELD = (
+    (test_gateway_races.test_a_client_that_may_vanish_before_an_upstream_that_does_anything, 6535),
+)
 A_CHECK_THAT_ASKED_TOO_MUCH = (
     (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 6180),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 5095),
@@ -52,6 +56,7 @@ KEPT = (
     *A_FRAGMENT_OF_A_CALL_THAT_NEVER_BEGAN,
     *AN_EMPTY_STREAM_TAKEN_FOR_A_REFUSAL,
     *A_FOLLOW_UP_ON_ITS_WAY_WHEN_THE_CLIENT_GOES,
+    *AN_UPSTREAM_THAT_BREAKS_OFF_BEHIND_THE_NAME_OF_A_FIELD,
     *A_CHECK_THAT_ASKED_TOO_MUCH,
 )
 
