@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,17 @@ def test_the_schema_is_that_of_the_types() -> None:
     assert kept == schema_text(), "frames or events have changed: make schema"
 
 
-def is_valid(frame: Any, side: str) -> bool:
-    """Whether somebody else, who has only the kept schema, takes it for a frame of this side."""
+@cache
+def schema_of(side: str) -> Draft202012Validator:
     kept = json.loads((DOCS / "websocket.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(kept)
-    schema = Draft202012Validator({"$ref": f"#/$defs/{side}", "$defs": kept["$defs"]})
+    return Draft202012Validator({"$ref": f"#/$defs/{side}", "$defs": kept["$defs"]})
+
+
+def is_valid(frame: Any, side: str) -> bool:
+    """Whether somebody else, who has only the kept schema, takes it for a frame of this side."""
     try:
-        schema.validate(frame)  # pyright: ignore[reportUnknownMemberType]  # an overload of its
+        schema_of(side).validate(frame)  # pyright: ignore[reportUnknownMemberType]  # an overload of its
     except ValidationError:
         return False
     return True
