@@ -36,6 +36,9 @@ Scenario = Callable[[Race], Awaitable[object]]
 LAST_LINES = 80
 """Of the trace, in the text of a violation."""
 
+RUNS_BETWEEN_COLLECTIONS = 25
+"""Each leaves some thousand objects."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -88,8 +91,10 @@ def explore(
     `Violation` at the first run that fails, made as small as `most_shrinks` runs allow.
     """
     faults = faults or Faults()
-    with _old_objects_kept_from_the_collector():
-        for seed in range(first_seed, first_seed + seeds):
+    with _collector_kept_out():
+        for number, seed in enumerate(range(first_seed, first_seed + seeds), 1):
+            if number % RUNS_BETWEEN_COLLECTIONS == 0:
+                gc.collect()
             run = run_once(scenario, Choices(seed), faults)
             if run.error is not None:
                 raise _violation(scenario, run, faults, replay or _replay_here, most_shrinks)
@@ -122,17 +127,20 @@ def run_once(scenario: Scenario, choices: Choices, faults: Faults) -> Run:
 
 
 @contextmanager
-def _old_objects_kept_from_the_collector() -> Generator[None]:
-    """Runs leave garbage by the thousand, and a search for it would look at every object of the
-    test process each time: a tenth of the cost of a run."""
-    if gc.get_freeze_count():
-        yield  # somebody else decides
-        return
-    gc.freeze()
+def _collector_kept_out() -> Generator[None]:
+    """Runs leave garbage by the thousand. Python would look for it in the middle of them, which
+    is a tenth of their cost, and among all objects of the test process, which is another."""
+    was_enabled, had_frozen = gc.isenabled(), gc.get_freeze_count()
+    gc.disable()
+    if not had_frozen:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not had_frozen:
+            gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

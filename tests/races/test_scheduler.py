@@ -1,5 +1,6 @@
 """The explorer itself: equal seeds give equal runs, and what is broken is found and made small."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -47,6 +48,27 @@ def test_equal_seeds_give_equal_traces(seed: int) -> None:
 
 def test_different_seeds_give_different_traces() -> None:
     assert len({trace_of(seed) for seed in range(6)}) == 6
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_python_s_collector_keeps_out_of_the_runs_and_is_left_as_it_was(
+    *, is_enabled: bool
+) -> None:
+    seen: set[bool] = set()
+
+    async def look(race: Race) -> None:
+        seen.add(gc.isenabled())
+        assert race.pick(1) == 0
+
+    frozen, was_enabled = gc.get_freeze_count(), gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        explore(look, seeds=60)
+        assert gc.isenabled() is is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+    assert seen == {False}
+    assert gc.get_freeze_count() == frozen
 
 
 def test_equal_seeds_give_equal_traces_in_other_processes() -> None:
