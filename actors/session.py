@@ -7,6 +7,8 @@ nothing which was scheduled earlier can still start a request (architecture.md i
 Whatever way the actor goes, the session is ended on record and announced, once.
 """
 
+import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,7 +18,7 @@ from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.actors.announcer import Announce, AnnouncerMessage
-from midstream.actors.errors import ActorDied, AskFailed
+from midstream.actors.errors import ActorDied, AskFailed, AskTimeout, MailboxFull
 from midstream.actors.ledger_messages import LedgerMessage, LoadConversation, Write
 from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import SchedulerMessage
@@ -47,6 +49,7 @@ from midstream.messages.errors import MidstreamError
 from midstream.messages.events import AnyEvent, SessionEnded
 from midstream.messages.lifecycle import AnyExit, Crashed, Down
 from midstream.messages.record import SessionRecord
+from midstream.messages.reply import ToNobody
 from midstream.messages.work import (
     ActorLost,
     Cancel,
@@ -70,6 +73,8 @@ from midstream.messages.work import (
 from midstream.stores.conversation_load import Conversation
 
 SessionMessage = Message | Down
+
+_log = logging.getLogger("midstream.session")
 
 RECORD_DEADLINE_S = 30.0
 """Seconds that a write may take before it counts as failed."""
@@ -164,16 +169,31 @@ class Session(Actor[SessionMessage]):
         last = self._turn.abandon(why, trio.current_time(), crashed=crash is not None)
         if last is None:
             return
-        ended = last.ended
+        ended, left = last.ended, deque(last.records)
+        until = trio.current_time() + LAST_WORD_DEADLINE_S
         try:
-            with trio.move_on_after(LAST_WORD_DEADLINE_S):
-                for record in last.records:
-                    kept = await self._ask_ledger(record)
-                    if kept.is_terminal:
-                        ended = as_recorded(last.ended, kept)
+            while left:
+                kept = await self._ask_ledger(left[0], until)
+                left.popleft()
+                if kept.is_terminal:
+                    ended = as_recorded(last.ended, kept)
+            with trio.move_on_at(until):
                 await self._announce((ended,))
+        except AskTimeout as error:
+            if error.picked_up:
+                left.popleft()
         finally:
+            self._hand_over(left)
             self._settle(ended)
+
+    def _hand_over(self, records: Iterable[Record]) -> None:
+        """What was not written in time: the Ledger is to do it, though nobody waits for that."""
+        for record in records:
+            write = Write(self._enrolment, record.step, record.recording, ToNobody())
+            try:
+                self._neighbours.ledger.tell_nowait(write)
+            except MailboxFull as error:
+                _log.warning("%s: not recorded: %s", self._enrolment.session_id, error)
 
     def _crash_nearby(self) -> str | None:
         """The crash of a helper for which this session is given up, or None."""
@@ -254,22 +274,22 @@ class Session(Actor[SessionMessage]):
 
     async def _write(self, record: Record) -> None:
         try:
-            kept = await self._ask_ledger(record)
+            kept = await self._ask_ledger(record, trio.current_time() + RECORD_DEADLINE_S)
         except MidstreamError as error:
             await self.address.tell(RecordFailed(record.step, str(error)))
         else:
             await self.address.tell(Recorded(record.step, kept))
 
-    async def _ask_ledger(self, record: Record) -> SessionRecord:
+    async def _ask_ledger(self, record: Record, until: float) -> SessionRecord:
         """A crash of the Ledger fails no session: the number of the step makes it safe to
-        ask again. Returns the session's record once the step is kept."""
+        ask again. Returns the session's record once the step is kept; `until` is trio time."""
         ledger, enrolment = self._neighbours.ledger, self._enrolment
         died: ActorDied | None = None
         for _ in range(ASKS_OF_LEDGER):
             try:
                 kept: SessionRecord = await ledger.ask(
                     lambda reply: Write(enrolment, record.step, record.recording, reply),
-                    RECORD_DEADLINE_S,
+                    until - trio.current_time(),
                 )
             except ActorDied as error:
                 died = error

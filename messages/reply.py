@@ -25,3 +25,13 @@ class Reply(Protocol[R_contra]):
     def fail(self, error: Exception) -> bool:
         """Answer that it cannot be done; `ask` raises `error`. The actor lives on."""
         ...
+
+
+class ToNobody:
+    """A `Reply` of a message whose sender does not wait for the answer."""
+
+    def send(self, value: object) -> bool:
+        return False
+
+    def fail(self, error: Exception) -> bool:
+        return False

@@ -390,6 +390,14 @@ MUTANTS = (
         ("tests/races/test_abort_races.py",),
     ),
     Mutant(
+        "what a session that goes could not write in time is lost",
+        4,
+        "actors/session.py",
+        "            self._hand_over(left)\n",
+        "",
+        ("tests/midstream/test_outages.py",),
+    ),
+    Mutant(
         "a session that goes says nothing",
         4,
         "actors/session.py",

@@ -22,6 +22,8 @@ from hosts import (
 from trio.testing import MockClock
 
 from midstream.actors.clock import SystemClock
+from midstream.actors.turn import Message, Turn
+from midstream.actors.turn_effects import Effect
 from midstream.messages.conversation import AssistantItem, TextPart, ToolResultItem
 from midstream.messages.envelope import ReportEnvelope
 from midstream.messages.errors import StoreError
@@ -30,6 +32,7 @@ from midstream.messages.record import SessionStatus
 from midstream.messages.session_reports import RecordReport, ReportedStatus
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import DetachedReady, OrphanFailed, Recover
+from midstream.messages.work import Detach
 from midstream.providers.scripted import Call, Pause, ScriptedProvider, Step, answer
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.conversation_load import load_conversation
@@ -444,6 +447,51 @@ async def test_a_crash_of_the_ledger_fails_no_session_and_writes_nothing_twice(
     assert kinds(conversation.items) == ["UserItem", "AssistantItem"]
     assert await record_of(store, handle.session_id) == await handle.record()
     assert told == [Began, Ended]
+
+
+class Slow(MemoryStore):
+    """A store that takes its time."""
+
+    takes_s = 0.0
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        if key is not None:
+            await trio.sleep(self.takes_s)
+        return await super().commit(operations, key=key, durable=durable)
+
+
+@pytest.mark.parametrize("takes_s", [1.0, 3.5, 6.0])
+async def test_a_session_that_crashes_while_a_slow_store_writes_is_ended_on_record(
+    takes_s: float, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it still has to say takes longer than anybody waits for it."""
+    receive = Turn.receive
+
+    def crash_at_a_detach(turn: Turn, message: Message, now: float) -> list[Effect]:
+        if isinstance(message, Detach):
+            raise RuntimeError("a bug")
+        return receive(turn, message, now)
+
+    monkeypatch.setattr(Turn, "receive", crash_at_a_detach)
+    store = Slow()
+    first = [Pause(5), *answer("let me look", Call("look", '{"place": "a"}'))]
+    async with host(store, first, clock=wall_clock()) as runtime:
+        handle = runtime.animate("hi", tools=[Tool(look)])
+        await trio.sleep(4)
+        store.takes_s = takes_s
+        await trio.sleep(1.5)
+        await handle.detach()
+        assert (await handle.result()).status is SessionStatus.FAILED
+        await trio.sleep(20)
+        store.takes_s = 0.0
+        await trio.sleep(40)
+        record = await record_of(store, handle.session_id)
+        conversation = await load_conversation(store, handle.conversation_id)
+    assert record.status is SessionStatus.FAILED
+    told = kinds(conversation.items)
+    assert told == ["UserItem", "AssistantItem", "ToolResultItem", "SystemItem"]
 
 
 # --- any outage, at any time

@@ -31,6 +31,7 @@ A_SESSION_THAT_GOES_AND_LEAVES_SOMETHING = (
     (test_abort_races.test_abort_and_retry_while_everything_goes_wrong, 3472),
     (test_abort_races.test_abort_and_retry_while_everything_goes_wrong, 4003),
     (test_tool_races.test_calls_that_the_host_answers_against_stop_and_deadline, 2336),
+    (test_abort_races.test_abort_and_retry_while_everything_goes_wrong, 9353),
 )
 A_FRAGMENT_OF_A_CALL_THAT_NEVER_BEGAN = (
     (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 4147),
@@ -47,6 +48,7 @@ AN_UPSTREAM_THAT_BREAKS_OFF_BEHIND_THE_NAME_OF_A_FIELD = (
 A_CHECK_THAT_ASKED_TOO_MUCH = (
     (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 6180),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 5095),
+    (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 10156),
     (test_wire_races.test_a_client_whose_connection_breaks_again_and_again, 2434),
     (test_wire_races.test_a_client_whose_connection_breaks_while_events_are_lost, 3356),
 )
