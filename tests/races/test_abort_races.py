@@ -40,7 +40,9 @@ async def test_a_stop_against_abort_and_retry(race: Race) -> None:
         await stop_sometime(race, session, 0.4)
 
 
-@pytest.mark.races(seeds=500, crashing=HELPERS, most_crashes=2)
+@pytest.mark.races(
+    seeds=500, crashing=(*HELPERS, "session", "session"), most_crashes=4, laggards=HELPERS
+)
 async def test_a_stop_against_abort_and_retry_while_actors_crash(race: Race) -> None:
     scripts = [any_answer(race) for _ in range(16)]
     async with race.world(*scripts, rules=[NO_FOO, NO_BAR], config=always(race)) as world:
