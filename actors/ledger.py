@@ -9,6 +9,7 @@ that makes it safe to ask twice. Requests run side by side, since a store can jo
 commits. What has begun is finished, and told, when the Ledger has to go.
 """
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -121,8 +122,14 @@ class Ledger(Actor[LedgerMessage]):
             at=self._now(),
             recording=request.recording,
         )
-        with _to_the_end(), _answering(request.reply):
-            request.reply.send(await self._steps.keep(envelope))
+        with _to_the_end() as finishing, _answering(request.reply):
+            # To wait for other steps takes nothing of its time: they may be as slow as it is.
+            finishing.deadline = math.inf
+
+            def begin() -> None:
+                finishing.deadline = trio.current_time() + FINISH_S
+
+            request.reply.send(await self._steps.keep(envelope, begin))
             await self._funnel.forget_told()
 
     async def _apply(self, request: Apply) -> None:
@@ -241,10 +248,10 @@ def _require_presumed_dead(record: SessionRecord | None) -> None:
 
 
 @contextmanager
-def _to_the_end() -> Generator[None]:
+def _to_the_end() -> Generator[trio.CancelScope]:
     with trio.move_on_after(FINISH_S) as scope:
         scope.shield = True
-        yield
+        yield scope
 
 
 @contextmanager

@@ -69,14 +69,16 @@ class StepWriter:
         """Look into the queue for steps that an earlier incarnation has put there."""
         await self._office.recall()
 
-    async def keep(self, envelope: StepEnvelope) -> SessionRecord:
+    async def keep(self, envelope: StepEnvelope, at_its_turn: Callable[[], None]) -> SessionRecord:
         """Write the step, or put it into the queue; the session's record after it.
 
-        Steps of one session are written one after the other. Raises `FenceLost`,
-        `ConversationBusy`, `RecordError`; `StoreError` if it is kept nowhere.
+        Steps of one session are written one after the other; `at_its_turn` is called when those
+        before it are. Raises `FenceLost`, `ConversationBusy`, `RecordError`; `StoreError` if it is
+        kept nowhere.
         """
         session_id = envelope.session_id
         async with self._turns.setdefault(session_id, trio.Lock()):
+            at_its_turn()
             try:
                 return await self._keep(envelope)
             finally:
