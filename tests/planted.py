@@ -479,10 +479,6 @@ FOUND = {
         "test_two_conversations_of_one_runtime_do_not_share_a_chain",
         5,
     ),
-    "the fence of the stream's end is dropped": (
-        "test_a_chain_against_disconnect_stop_and_quota",
-        18,
-    ),
     "the fence of the settled stream is dropped": (
         "test_the_end_of_a_stream_that_is_heard_of_in_a_later_attempt",
         193,
@@ -543,6 +539,10 @@ FOUND = {
         "test_a_cancel_on_record_against_the_end_of_the_session",
         1,
     ),
+    "a session that crashes leaves its orders to helpers": (
+        "test_a_stop_against_abort_and_retry_while_actors_crash",
+        111,
+    ),
     "a session that goes says nothing": ("test_abort_and_retry_while_everything_goes_wrong", 12),
     "to leave is to stop": ("test_a_chain_against_disconnect_stop_and_quota", 1),
     "to leave is to cancel": ("test_a_chain_against_disconnect_stop_and_quota", 1),
@@ -602,10 +602,6 @@ FOUND = {
     "what ends by budget is reported as completed": (
         "test_abort_and_retry_while_everything_goes_wrong",
         15,
-    ),
-    "a chain goes on when the client has gone": (
-        "test_two_conversations_of_one_runtime_do_not_share_a_chain",
-        2,
     ),
     "a continuation is counted behind its sending": (
         "test_a_chain_against_disconnect_stop_and_quota",
@@ -712,6 +708,7 @@ HARMLESS = {
     "a restarted matcher lets everything pass": "the session hears of the crash before it hears from the restarted matcher",
     "an aborted order to start is carried out": "the scope of an aborted attempt is cancelled before it is entered",
     "a timer that was forgotten goes off": "the turn looks at the attempt of each timer",
+    "a chain goes on when the client has gone": "the latch of the session keeps the follow-up from being asked for (stop_latch.py)",
     "a reminder leaves no record": "the store has the record, and what is in memory is read by nobody before it is read again",
     "a rule counts as reminded of when it cuts": "no attempt follows a cut without its reminder",
     "half a call is kept": "what cannot be sent is left out once more when it is kept (sendable_parts)",
