@@ -25,8 +25,8 @@ class ClientMessage:
         self._noted: list[SseEvent] = []
         self._reframer: Reframer | None = None
         self._said: list[str] = []
-        self._lacks = b""
-        """What the frame that went out last lacks before another can follow."""
+        self._unchanged: Frame | None = None
+        """The frame that went out last, if it went out as it came."""
 
     @property
     def is_reframed(self) -> bool:
@@ -48,7 +48,7 @@ class ClientMessage:
             return self._behind(self._reframer.reframe(event))
         if event is not None:
             self._note(event)
-        self._lacks = frame.lacks
+        self._unchanged = frame
         return frame.raw
 
     def cut(self, spent: Usage) -> bytes:
@@ -82,10 +82,11 @@ class ClientMessage:
 
     def _behind(self, ours: bytes) -> bytes:
         """Bytes of ours, as they may stand behind the frame that went out last."""
-        if not ours:
+        before = self._unchanged
+        if before is None or not ours:
             return ours
-        lacks, self._lacks = self._lacks, b""
-        return lacks + ours
+        self._unchanged = None
+        return before.lacks + ours
 
     def _note(self, event: SseEvent) -> None:
         """Keep what a reframer will have to know. For an error alone that is the beginning
