@@ -1,6 +1,6 @@
 """Streams of the three protocols that say a text, and may call a tool; one event a piece."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -146,3 +146,11 @@ def responses_stream(
     ended = {**response, "status": "completed", "output": output, "usage": usage}
     say("response.completed", response=ended)
     return out
+
+
+STREAMS: dict[str, Callable[..., list[bytes]]] = {
+    "/v1/messages": anthropic_stream,
+    "/v1/chat/completions": chat_stream,
+    "/v1/responses": responses_stream,
+}
+"""By the path of their protocol."""

@@ -8,16 +8,11 @@ import httpx2
 import msgspec
 import pytest
 import trio
-from gateway_streams import anthropic_stream, chat_stream, responses_stream
+from gateway_streams import STREAMS, anthropic_stream, responses_stream
 from gateway_world import Reply, World, gateway_rules, gateway_world, rule
 
 from midstream.doors.gateway_body import UnreadableBody, unpack, zstd
 
-STREAMS: dict[str, Any] = {
-    "/v1/messages": anthropic_stream,
-    "/v1/chat/completions": chat_stream,
-    "/v1/responses": responses_stream,
-}
 SECRET = rule(r"SECRET-\d+")
 
 

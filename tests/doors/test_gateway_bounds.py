@@ -2,7 +2,7 @@
 
 import httpx2
 import pytest
-from gateway_streams import anthropic_stream, chat_stream, responses_stream
+from gateway_streams import STREAMS, anthropic_stream
 from gateway_world import Reply, gateway_rules, gateway_world, rule
 from msgspec.structs import replace
 from starlette.types import Message
@@ -12,11 +12,6 @@ from midstream.doors.gateway_client import BodyTooLarge, Client
 from midstream.doors.gateway_exchange import Exchange, Phase
 from midstream.doors.gateway_protocols import WIRES
 
-STREAMS = {
-    "/v1/messages": anthropic_stream,
-    "/v1/chat/completions": chat_stream,
-    "/v1/responses": responses_stream,
-}
 LIMIT_BYTES = 20_000
 
 

@@ -1,22 +1,15 @@
 """An upstream that breaks off at any byte: what the client reads are whole events all the same,
 and an error behind them unless the message was complete."""
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
-from gateway_streams import anthropic_stream, chat_stream, responses_stream
+from gateway_streams import STREAMS
 from gateway_world import gateway_rules, rule
 
 from midstream.doors.gateway_exchange import Exchange, Phase
 from midstream.doors.gateway_protocols import WIRES
 from midstream.providers.sse import SseEvent, SseReader
 
-STREAMS: dict[str, Callable[[str], list[bytes]]] = {
-    "/v1/messages": anthropic_stream,
-    "/v1/chat/completions": chat_stream,
-    "/v1/responses": responses_stream,
-}
 NO_FOO = gateway_rules(rule("foo"))
 
 

@@ -1,9 +1,7 @@
 """What the gateway starts by itself for one request draws on one budget, whatever it is for."""
 
-from collections.abc import Callable
-
 import pytest
-from gateway_streams import anthropic_stream, chat_stream, responses_stream
+from gateway_streams import STREAMS
 from gateway_world import gateway_rules, rule
 from msgspec.structs import replace
 
@@ -12,11 +10,6 @@ from midstream.doors.gateway_exchange import Exchange, Phase
 from midstream.doors.gateway_protocols import WIRES
 from midstream.rules.policy import PolicySettings
 
-STREAMS: dict[str, Callable[[str], list[bytes]]] = {
-    "/v1/messages": anthropic_stream,
-    "/v1/chat/completions": chat_stream,
-    "/v1/responses": responses_stream,
-}
 MANY = 20
 """More starts than any budget here allows, and as many cuts as the rule may cause."""
 

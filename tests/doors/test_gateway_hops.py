@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gateway_streams import anthropic_stream, chat_stream, responses_stream
+from gateway_streams import STREAMS
 from gateway_world import cut, gateway_rules, rule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +16,6 @@ from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.messages.follow_up import follow_up_body
 from midstream.providers.sse import SseReader
 
-STREAMS = {
-    "/v1/messages": anthropic_stream,
-    "/v1/chat/completions": chat_stream,
-    "/v1/responses": responses_stream,
-}
 paths = pytest.mark.parametrize("path", STREAMS)
 LOST = ProviderFailure(FailureKind.NETWORK, "it broke")
 texts = st.lists(st.text("abc é€\n", min_size=1, max_size=12), min_size=1, max_size=4)

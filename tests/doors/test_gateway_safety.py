@@ -2,7 +2,7 @@
 is a beginning of the first answer, then the whole of a clean one."""
 
 import msgspec
-from gateway_streams import anthropic_stream, chat_stream, responses_stream
+from gateway_streams import STREAMS
 from gateway_world import gateway_rules, rule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +16,6 @@ from midstream.providers.stream_parser import StreamParser
 from midstream.rules.rule_set import RuleSet
 
 PATTERNS = ("ab", "a+b", "b$", "^ab", r"\bba\b", "a(?!b)", "aab|bba", "a.b", "c[ab]*c", "(a|b)c")
-STREAMS = {
-    "/v1/messages": anthropic_stream,
-    "/v1/chat/completions": chat_stream,
-    "/v1/responses": responses_stream,
-}
 TEXTS = st.text("abc ", min_size=1, max_size=24)
 CUTS = st.lists(st.integers(1, 400), min_size=1, max_size=8)
 
