@@ -479,6 +479,10 @@ FOUND = {
         "test_two_conversations_of_one_runtime_do_not_share_a_chain",
         5,
     ),
+    "the fence of the stream's end is dropped": (
+        "test_the_end_of_a_stream_that_is_heard_of_in_a_later_attempt",
+        10,
+    ),
     "the fence of the settled stream is dropped": (
         "test_the_end_of_a_stream_that_is_heard_of_in_a_later_attempt",
         193,
@@ -711,6 +715,8 @@ HARMLESS = {
     "a chain goes on when the client has gone": "the latch of the session keeps the follow-up from being asked for (stop_latch.py)",
     "a reminder leaves no record": "the store has the record, and what is in memory is read by nobody before it is read again",
     "a rule counts as reminded of when it cuts": "no attempt follows a cut without its reminder",
+    "a stop is not told to the next runner": "the calls that it runs are for nothing, and the session ends behind them as it would have",
+    "a runner reports calls as lost that it has reported": "the session keeps the first report of a call, and the second is behind it",
     "half a call is kept": "what cannot be sent is left out once more when it is kept (sendable_parts)",
     "a letter stays in the queue when it has arrived": "its key makes the second delivery none",
     "the letters of two drains are delivered at once": "their keys make the second delivery none",

@@ -7,7 +7,9 @@ session has decided things, which the outside often cannot tell from bad luck:
   only if its reminder is there or on its way (invariant 5);
 - what is asked again by itself is within the budget (invariant 7), and waits for its own delay;
 - once a session has taken a stop, it starts no attempt and shows nothing more of the live one
-  (invariants 2 and 3).
+  (invariants 2 and 3);
+- a session that fails with its stream has heard that this stream, and not an earlier one, is over
+  (invariant 2).
 """
 
 from collections.abc import Callable
@@ -15,7 +17,15 @@ from dataclasses import dataclass, field
 
 from midstream.actors.announcer import Announce
 from midstream.messages.conversation import ToolResultItem
-from midstream.messages.events import AttemptLost, RetryScheduled, Text, Thinking, ToolUse
+from midstream.messages.events import (
+    AttemptLost,
+    AttemptStarted,
+    RetryScheduled,
+    SessionEnded,
+    Text,
+    Thinking,
+    ToolUse,
+)
 from midstream.messages.lifecycle import Down
 from midstream.messages.verdict import VerdictAction
 from midstream.messages.work import (
@@ -23,8 +33,10 @@ from midstream.messages.work import (
     Interrupt,
     RetryDue,
     StartAttempt,
+    StreamClosed,
     WatchAttempt,
     WatchedBatch,
+    WatchedEnd,
 )
 from midstream.testing.invariants import REMINDING, InvariantBroken, reminded_of
 from midstream.testing.trace import session_of
@@ -55,6 +67,10 @@ class _Course:
     """The attempts behind which there is a delay,"""
     due_at: dict[int, int] = field(default_factory=dict[int, int])
     """and when the session was told that it has passed."""
+    begun: int = 0
+    """The attempt that the session has told of last."""
+    over: set[int] = field(default_factory=set[int])
+    """The attempts whose end the session has heard of, or lost with a crash."""
 
 
 class AttemptWatch:
@@ -86,6 +102,7 @@ class AttemptWatch:
         elif isinstance(message, Announce):
             self._note_delays(message)
             self._check_silence(message)
+            self._check_failure(message)
 
     def take(self, who: str, message: object) -> None:
         """The actor at the path `who` takes this out of its mailbox. Raises `InvariantBroken`."""
@@ -97,7 +114,11 @@ class AttemptWatch:
                 if course.stopped_at is None:
                     course.stopped_at = self._put
             case Down() if who.endswith("/session"):
-                self._course(session_of(who)).is_lost = True
+                course = self._course(session_of(who))
+                course.is_lost = True
+                course.over.add(course.begun)
+            case WatchedEnd(attempt) | StreamClosed(attempt):
+                self._course(session_of(who)).over.add(attempt)
             case RetryDue(attempt):
                 self._course(session_of(who)).due_at.setdefault(attempt, self._put)
             case WatchedBatch():
@@ -175,6 +196,21 @@ class AttemptWatch:
         shown = [each for each in said.events if isinstance(each, Text | Thinking | ToolUse)]
         if shown:
             raise InvariantBroken(2, f"{said.session_id} was stopped, and then said {shown}")
+
+    def _check_failure(self, said: Announce) -> None:
+        if self._recoveries(said.session_id):
+            return  # its owners count their attempts each from 1
+        course = self._course(said.session_id)
+        for event in said.events:
+            if isinstance(event, AttemptStarted):
+                course.begun = event.attempt
+            elif (
+                isinstance(event, SessionEnded)
+                and event.failure is not None
+                and course.begun not in course.over
+            ):
+                name = f"attempt {course.begun} of {said.session_id}"
+                raise InvariantBroken(2, f"{name} has not ended, and failed: {event.failure}")
 
     def _count(self, session_id: str, course: _Course, start: StartAttempt) -> None:
         results = sum(isinstance(item, ToolResultItem) for item in start.request.items)
