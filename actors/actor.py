@@ -8,7 +8,7 @@ from cancellation and within bounded time; no task of an actor outlives it.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple
 
 import msgspec
 import trio
@@ -39,6 +39,10 @@ class Actor(Generic[M_contra]):
     Override `handle` or `handle_batch`, not both. An instance is one incarnation: a
     restart makes a new one, so nothing of the state that led to a crash is kept.
     """
+
+    drains: ClassVar[bool] = False
+    """Whether it handles the mail that waits before it is stopped for good, as one that writes
+    down what others have said. Within `shutdown_s`, as ever."""
 
     _run: "ActorRun[Any] | None" = None
 
@@ -136,7 +140,8 @@ class ActorRun(Generic[M]):
         self._owes_cleanup = False
 
     def request_stop(self) -> None:
-        """Stop after what is being handled; mail that is not read stays in the mailbox."""
+        """Stop after what is being handled; mail that is not read stays in the mailbox, unless
+        the actor `drains`."""
         self.leave(ShutDown())
 
     def leave(self, reason: EndedNormally | ShutDown) -> None:
@@ -198,9 +203,14 @@ class ActorRun(Generic[M]):
         else:
             await self._serve()
 
+    def _drains(self) -> bool:
+        """Whether there is mail to handle although the actor is leaving."""
+        is_last = self.for_good and isinstance(self._leaving, ShutDown)
+        return self._actor.drains and is_last and self.cell.mailbox.depth > 0
+
     async def _serve(self) -> None:
         cell, handle = self.cell, self._actor.handle
-        while self._leaving is None:
+        while self._leaving is None or self._drains():
             message = await cell.take()
             if message is None:
                 continue
@@ -211,7 +221,7 @@ class ActorRun(Generic[M]):
 
     async def _serve_batches(self) -> None:
         cell, handle_batch = self.cell, self._actor.handle_batch
-        while self._leaving is None:
+        while self._leaving is None or self._drains():
             batch = await cell.take_batch()
             if not batch:
                 continue

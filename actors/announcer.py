@@ -107,6 +107,8 @@ AnnouncerMessage = Announce | Subscribe | Continue | Forget | Notify | FollowNot
 class Announcer(Actor[AnnouncerMessage]):
     """See the module. Without a `recorder` no log is kept. `numbers` outlive an incarnation."""
 
+    drains = True
+
     def __init__(
         self,
         recorder: Address[RecordEvents] | None = None,

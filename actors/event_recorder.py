@@ -73,6 +73,8 @@ RecorderMessage = RecordEvents | WriteLogs | LogsWritten
 class EventRecorder(Actor[RecorderMessage]):
     """See the module."""
 
+    drains = True
+
     def __init__(self, ledger: Address[KeepEvents], backlog: EventBacklog) -> None:
         self._ledger = ledger
         self._backlog = backlog

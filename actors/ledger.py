@@ -68,6 +68,8 @@ FINISH_S = 20.0
 class Ledger(Actor[LedgerMessage]):
     """See the module. `queue` takes what the store cannot."""
 
+    drains = True
+
     def __init__(
         self,
         store: Store,

@@ -1175,6 +1175,30 @@ MUTANTS = (
         "            if False:",
         LIMITS,
     ),
+    Mutant(
+        "the Announcer leaves unsaid what waits when it is closed",
+        11,
+        "actors/announcer.py",
+        "    drains = True\n",
+        "",
+        REPLAY,
+    ),
+    Mutant(
+        "the recorder leaves unwritten what waits when it is closed",
+        11,
+        "actors/event_recorder.py",
+        "    drains = True\n",
+        "",
+        REPLAY,
+    ),
+    Mutant(
+        "the Ledger leaves unwritten what waits when it is closed",
+        4,
+        "actors/ledger.py",
+        "    drains = True\n",
+        "",
+        REPLAY,
+    ),
     # 12: recovery
     Mutant(
         "recoveries are not counted",

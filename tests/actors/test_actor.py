@@ -243,6 +243,42 @@ async def test_end_finishes_what_is_in_hand_and_reads_no_more() -> None:
     assert letters_of(letters) == [(Note("unread"), LetterReason.UNREAD)]
 
 
+class DrainingScribe(Scribe):
+    drains = True
+
+
+class DrainingBatchScribe(BatchScribe):
+    drains = True
+
+
+@pytest.mark.parametrize("scribe", [DrainingScribe(), DrainingBatchScribe()])
+async def test_an_actor_that_drains_handles_what_waits_before_it_is_stopped_for_good(
+    scribe: DrainingScribe | DrainingBatchScribe, autojump_clock: MockClock
+) -> None:
+    letters = DeadLetters()
+    async with open_actor(scribe, dead_letters=letters) as address:
+        await address.tell(Work(3.0))
+        await wait_all_tasks_blocked()
+        for text in ("one", "two"):
+            address.tell_nowait(Note(text))
+    assert letters_of(letters) == []
+    if isinstance(scribe, BatchScribe):
+        assert scribe.batches == [(Work(3.0),), (Note("one"), Note("two"))]
+    else:
+        assert scribe.log == ["started", "work", "worked", "one", "two", "stopped"]
+        assert scribe.reasons == [ShutDown()]
+
+
+async def test_an_actor_that_drains_and_ends_by_itself_reads_no_more() -> None:
+    scribe, letters = DrainingScribe(), DeadLetters()
+    async with open_actor(scribe, dead_letters=letters) as address:
+        address.tell_nowait(End())
+        address.tell_nowait(Note("unread"))
+        await wait_all_tasks_blocked()
+    assert scribe.reasons == [EndedNormally()]
+    assert letters_of(letters) == [(Note("unread"), LetterReason.UNREAD)]
+
+
 async def test_end_from_a_spawned_task_wakes_an_idle_actor(autojump_clock: MockClock) -> None:
     class Sleeper(Scribe):
         async def started(self) -> None:

@@ -9,10 +9,12 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from midstream.actors.actor import Actor
 from midstream.actors.announcer import (
     Announce,
+    Announcer,
     AnnouncerMessage,
     Continue,
     FollowNotices,
@@ -25,7 +27,9 @@ from midstream.actors.clock import ManualClock
 from midstream.actors.ended_sessions import ENDED_LIMIT_BYTES, KEPT_AFTER_END_S
 from midstream.actors.event_backlog import EventBacklog
 from midstream.actors.event_channel import GapError
-from midstream.actors.event_recorder import EVERY_S, WITHOUT_RECORD_S
+from midstream.actors.event_recorder import EVERY_S, WITHOUT_RECORD_S, EventRecorder
+from midstream.actors.ledger import Ledger
+from midstream.actors.ledger_messages import Apply
 from midstream.actors.notice_board import NoticeStream
 from midstream.actors.replay import Replay
 from midstream.books import Books
@@ -41,17 +45,19 @@ from midstream.messages.events import (
 )
 from midstream.messages.notices import Revived
 from midstream.messages.record import Fence, SessionStatus
+from midstream.messages.reply import ToNobody
 from midstream.messages.transition import (
     AnyTransition,
     AttachRunning,
     Cancel,
+    HeartbeatTouch,
     OrphanFailed,
     Recover,
 )
 from midstream.stores.dlq import MemoryQueue
 from midstream.stores.event_log import read_tail
 from midstream.stores.memory import MemoryStore
-from midstream.stores.sessions import apply_transition
+from midstream.stores.sessions import apply_transition, load_session
 from midstream.supervisors.child_spec import Surroundings
 from midstream.supervisors.restart import Intensity
 from midstream.supervisors.supervisor import Supervisor, open_supervisor
@@ -60,6 +66,7 @@ AT = "2026-03-01T12:00:00.000Z"
 BEGIN = AttachRunning(id="ses", fence=Fence("host", 1), started_at=AT, provider="scripted")
 LOST = OrphanFailed(id="ses", ended_at=AT, error="no heartbeat")
 TAKE_OVER = Recover(id="ses", owner="other", at=AT)
+END = Cancel(id="ses", ended_at=AT)
 ENDED = SessionEnded(SessionStatus.COMPLETED, "done")
 LONG = "x" * 1_000
 FLUSHED_S = EVERY_S * 2
@@ -388,6 +395,48 @@ async def test_while_the_store_is_away_events_wait_and_are_kept_later(
         await trio.sleep(10)
     async with host(store) as books:
         assert words(await read(books.replay("ses"))) == words_of(1, 40)
+
+
+def slow_down(patch: pytest.MonkeyPatch, actor: type[Actor[Any]], hook: str) -> None:
+    """Let this actor rest behind each message."""
+    handle = getattr(actor, hook)
+
+    async def rest(self: Any, mail: Any) -> None:
+        await handle(self, mail)
+        await trio.sleep(0.1)
+
+    patch.setattr(actor, hook, rest)
+
+
+@pytest.mark.parametrize("slow", [Announcer, EventRecorder])
+async def test_what_was_said_when_the_books_are_closed_is_on_record(
+    slow: type[Actor[Any]], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow those are who number events, and who keep them."""
+    slow_down(monkeypatch, slow, "handle_batch")
+    store = MemoryStore()
+    async with host(store, BEGIN) as books:
+        for number in (1, 2):
+            await say(books, *texts(number, 1))
+            await wait_all_tasks_blocked()
+        await say(books, ENDED)
+    async with host(store) as books:
+        events = await read(books.replay("ses"))
+        assert (words(events), events[-1].event) == (words_of(1, 2), ENDED)
+
+
+async def test_what_is_to_be_written_when_the_books_are_closed_is_written(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(monkeypatch, Ledger, "handle")
+    store = MemoryStore()
+    async with host(store, BEGIN) as books:
+        for transition in (HeartbeatTouch(id="ses", last_activity_at=AT), END):
+            await books.ledger.address.tell(Apply(transition, ToNobody()))
+            await wait_all_tasks_blocked()
+    kept = await load_session(store, "ses")
+    assert kept is not None
+    assert kept.record.status is SessionStatus.CANCELLED
 
 
 async def test_what_a_lost_host_had_said_and_not_kept_is_reset(autojump_clock: MockClock) -> None:

@@ -1,11 +1,17 @@
-"""Streams, rules and clients that several scenarios share."""
+"""Streams, rules, hosts and clients that several scenarios share."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 import trio
+from hosts import host
 
 from midstream.config import BudgetConfig, Config, RulesConfig
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
-from midstream.providers.scripted import Hang, Step, answer
+from midstream.providers.scripted import Hang, ScriptedProvider, Step, answer
 from midstream.rules.rule import RepeatMode, Rule, ScopeToken, Source
+from midstream.runtime import Runtime
+from midstream.testing.faults import FaultyStore, JumpingClock
 from midstream.testing.race import Race
 from midstream.testing.world import ObservedSession
 
@@ -71,3 +77,24 @@ async def stop_sometime(race: Race, session: ObservedSession, within_s: float) -
             verb = race.one_of((session.interrupt, session.cancel))
             race.note("user", f"{verb.__name__}s")
             await verb()
+
+
+@asynccontextmanager
+async def a_host(
+    race: Race,
+    view: FaultyStore,
+    provider: ScriptedProvider,
+    clock: JumpingClock,
+    number: int,
+    config: Config | None = None,
+    rules: Sequence[Rule] = (),
+) -> AsyncGenerator[Runtime]:
+    """A host, whose handle on the store is faulty until the block ends."""
+    race.entrust(view)
+    seed = race.choices.seed * 16 + number
+    async with host(
+        view, provider=provider, clock=clock, seed=seed, config=config, rules=rules
+    ) as runtime:
+        with race.never_asked_while_paused(runtime, provider):
+            yield runtime
+        view.choices = None

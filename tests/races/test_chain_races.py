@@ -75,3 +75,16 @@ async def test_two_conversations_of_one_runtime_do_not_share_a_chain(race: Race)
         race.always(lambda: never_beyond_n(chained))
         race.always(lambda: never_beyond_n(plain, 0))
         await leave_sometime(race, chained)
+
+
+@pytest.mark.races(seeds=500, crashing=("stream_monitor", "session"))
+async def test_a_chain_beside_sessions_that_run_out_of_quota(race: Race) -> None:
+    """A follow-up does not wait for the end of a pause, and an attempt of the user's does."""
+    scripts = [race.script(race.one_of((answer(f"more {n}"), QUOTA)), 0.2) for n in range(14)]
+    async with race.world(*scripts, rules=[NO_FOO], config=frugal(race)) as world:
+        chained = world.animate(CHAINED)
+        race.always(lambda: never_beyond_n(chained))
+        for _ in range(2):
+            await trio.sleep(soon(race, 0.4))
+            world.animate("only once")
+        await leave_sometime(race, chained)

@@ -3,16 +3,15 @@
 Invariants 8, 10 and 12; spec/lessons.md E 45 to 54.
 """
 
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import trio
-from hosts import SPEAKING, configuration, host, limited
-from scenes import NO_FOO, always, any_answer
+from hosts import SPEAKING, configuration, limited
+from scenes import NO_FOO, a_host, always, any_answer
 
 from midstream.actors.ledger_messages import NotRecoverable
-from midstream.config import Config
 from midstream.handle import SessionHandle
 from midstream.messages.errors import MidstreamError, RecordError, StoreError
 from midstream.messages.failure import FailureKind
@@ -21,11 +20,9 @@ from midstream.messages.settle import settle_history
 from midstream.messages.timestamps import format_timestamp
 from midstream.messages.transition import OrphanFailed
 from midstream.providers.scripted import Call, Hang, Pause, ScriptedProvider, Step, answer
-from midstream.rules.rule import Rule
 from midstream.runtime import Runtime
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.conversations import ConversationBusy
-from midstream.testing.faults import FaultyStore, JumpingClock
 from midstream.testing.invariants import InvariantBroken
 from midstream.testing.race import Race
 from midstream.testing.store_watch import BURIED
@@ -49,27 +46,6 @@ def no_trace_of(race: Race, refused: list[SessionHandle]) -> None:
     for handle in refused:
         if handle.session_id in race.records:
             raise InvariantBroken(8, f"{handle.session_id} was refused, and is on record")
-
-
-@asynccontextmanager
-async def a_host(
-    race: Race,
-    view: FaultyStore,
-    provider: ScriptedProvider,
-    clock: JumpingClock,
-    number: int,
-    config: Config | None = None,
-    rules: Sequence[Rule] = (),
-) -> AsyncGenerator[Runtime]:
-    """A host, whose handle on the store is faulty until the block ends."""
-    race.entrust(view)
-    seed = race.choices.seed * 16 + number
-    async with host(
-        view, provider=provider, clock=clock, seed=seed, config=config, rules=rules
-    ) as runtime:
-        with race.never_asked_while_paused(runtime, provider):
-            yield runtime
-        view.choices = None
 
 
 def no_news_is_lost(race: Race, begun: list[SessionHandle]) -> None:

@@ -12,6 +12,7 @@ import test_abort_races
 import test_chain_races
 import test_gateway_races
 import test_host_races
+import test_replay_races
 import test_tool_races
 import test_wire_races
 
@@ -45,6 +46,10 @@ A_FOLLOW_UP_ON_ITS_WAY_WHEN_THE_CLIENT_GOES = (
 AN_UPSTREAM_THAT_BREAKS_OFF_BEHIND_THE_NAME_OF_A_FIELD = (
     (test_gateway_races.test_a_client_that_may_vanish_before_an_upstream_that_does_anything, 6535),
 )
+WHAT_WAITS_WHEN_THE_BOOKS_ARE_CLOSED = (
+    (test_replay_races.test_followers_of_a_session_whose_hosts_die, 80),
+    (test_replay_races.test_followers_of_a_session_whose_hosts_die, 960),
+)
 A_CHECK_THAT_ASKED_TOO_MUCH = (
     (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 6180),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 5095),
@@ -59,6 +64,7 @@ KEPT = (
     *AN_EMPTY_STREAM_TAKEN_FOR_A_REFUSAL,
     *A_FOLLOW_UP_ON_ITS_WAY_WHEN_THE_CLIENT_GOES,
     *AN_UPSTREAM_THAT_BREAKS_OFF_BEHIND_THE_NAME_OF_A_FIELD,
+    *WHAT_WAITS_WHEN_THE_BOOKS_ARE_CLOSED,
     *A_CHECK_THAT_ASKED_TOO_MUCH,
 )
 

@@ -9,19 +9,27 @@ from functools import partial
 
 import pytest
 import trio
-from scenes import CLEAN, NO_FOO, any_answer, stop_sometime
+from scenes import CLEAN, NO_FOO, a_host, any_answer, stop_sometime
 
+from midstream.actors.announcer import UnknownSession
 from midstream.actors.event_channel import GapError
+from midstream.actors.ledger_messages import NotRecoverable
+from midstream.actors.replay import Replay
 from midstream.actors.subscription import Lagged
-from midstream.messages.errors import StoreError
+from midstream.handle import SessionHandle
+from midstream.messages.errors import RecordError, StoreError
 from midstream.messages.events import SessionEnded, SessionEvent, Text
 from midstream.messages.record import SessionStatus
 from midstream.messages.repair import repaired
 from midstream.messages.stream import TextDelta
-from midstream.providers.scripted import Step, answer
+from midstream.messages.timestamps import format_timestamp
+from midstream.messages.transition import OrphanFailed
+from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
+from midstream.runtime import Runtime
 from midstream.testing.invariants import InvariantBroken, check_sequence
 from midstream.testing.race import Race
 from midstream.testing.screen import visible_text
+from midstream.testing.store_watch import BURIED
 from midstream.testing.world import ObservedSession
 
 PARAGRAPHS = 60
@@ -115,3 +123,110 @@ async def test_readers_who_come_and_go_against_the_ring_and_the_log(race: Race) 
             check_sequence(events)
             if readable(events) != readable(session.events):
                 raise InvariantBroken(11, "a reader has missed something, or heard it twice")
+
+
+class Follower:
+    """Somebody who follows a session on whichever host is there, and comes back to another."""
+
+    def __init__(self, race: Race) -> None:
+        self.heard: list[SessionEvent] = []
+        self._race = race
+
+    @property
+    def knows_the_end(self) -> bool:
+        return bool(self.heard) and isinstance(self.heard[-1].event, SessionEnded)
+
+    @property
+    def said(self) -> tuple[str, int, SessionStatus | None]:
+        """The text, the number of the last event, and how the session ended."""
+        last = self.heard[-1]
+        status = last.event.status if isinstance(last.event, SessionEnded) else None
+        return readable(self.heard), last.sequence, status
+
+    async def follow(self, runtime: Runtime, session_id: str) -> None:
+        """To the end, with breaks."""
+        while not self.knows_the_end:
+            place = (self.heard[-1].sequence, self.heard[-1].epoch) if self.heard else (0, None)
+            replay = runtime.replay(session_id, *place)
+            try:
+                await self._listen(replay)
+            except (GapError, UnknownSession) as error:
+                self._race.note("follower", f"has to come back: {error}")
+            finally:
+                replay.close()
+            await trio.sleep(self._race.seconds(1.0))
+
+    async def _listen(self, replay: Replay) -> None:
+        start = await replay.begin()
+        if start.reset:
+            self._race.note("follower", f"forgets what is behind {start.position}")
+            self.heard = [each for each in self.heard if each.sequence <= start.position.sequence]
+        for _ in range(1 + self._race.pick(20)):
+            events = await replay.take()
+            self.heard += events
+            check_sequence(self.heard)
+            if self.knows_the_end:
+                return
+            if self._race.pick(4) == 3:
+                await trio.sleep(self._race.seconds(0.5))
+
+
+def slow_story(race: Race) -> list[Step]:
+    """Some words with pauses between them, that may break a rule; the log is on its way."""
+    words = [race.one_of(("so ", "it ", "goes ", "foo ")) for _ in range(6)]
+    steps = [step for word in words for step in (Pause(race.seconds(0.4)), TextDelta(0, word))]
+    return [*answer("x")[:2], *steps, *answer("")[-2:]]
+
+
+async def taken_over(race: Race, runtime: Runtime, session_id: str) -> SessionHandle | None:
+    """The session goes on here; None if it is over, or was never on record."""
+    now = format_timestamp(race.clock().now_ms())
+    try:
+        await runtime.put_on_record(OrphanFailed(id=session_id, ended_at=now, error=BURIED))
+        return await runtime.recover(session_id)
+    except (NotRecoverable, RecordError) as error:
+        race.note("recovery", f"refused: {error}")
+        return None
+
+
+@pytest.mark.races(seeds=500)
+async def test_followers_of_a_session_whose_hosts_die(race: Race) -> None:
+    """What a host had said and not kept goes down with it: whoever has heard it is told to forget
+    it, and misses nothing of what is on record. Who had heard all of it does not come back."""
+    store, clock, near, far = race.store(), race.clock(), Follower(race), Follower(race)
+    session_id, lives, had_heard = "", 1 + race.pick(5), False
+    handle: SessionHandle | None = None
+    async with (
+        a_host(race, store.reopen(), ScriptedProvider(), clock, 15) as onlooker,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(lives):
+            view, provider = store.reopen(), ScriptedProvider(*[slow_story(race)] * 12)
+            async with a_host(race, view, provider, clock, number, rules=[NO_FOO]) as runtime:
+                if number:
+                    handle = await taken_over(race, runtime, session_id)
+                else:
+                    handle = runtime.animate("tell me a story")
+                    session_id = handle.session_id
+                    nursery.start_soon(far.follow, onlooker, session_id)
+                if handle is None:
+                    break
+                async with trio.open_nursery() as clients:
+                    clients.start_soon(near.follow, runtime, session_id)
+                    if number < lives - 1:
+                        await trio.sleep(race.seconds(2.0))
+                        view.failure = StoreError("injected: the host was killed")
+                        clients.cancel_scope.cancel()
+                        had_heard = near.knows_the_end
+        if session_id not in race.records:
+            nursery.cancel_scope.cancel()
+            return
+        await near.follow(onlooker, session_id)
+    late, told = Follower(race), handle.ended if handle is not None else None
+    async with a_host(race, store.reopen(), ScriptedProvider(), clock, 14) as runtime:
+        await late.follow(runtime, session_id)
+    for follower in (far,) if had_heard else (near, far):
+        if follower.said != late.said:
+            raise InvariantBroken(11, f"{follower.said} was heard, and {late.said} is on record")
+    if told is not None and told.status is SessionStatus.COMPLETED and late.said[0] != told.output:
+        raise InvariantBroken(2, f"{late.said} is on record, and {told.output!r} was told")

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 import trio
-from scenes import CLEAN, NO_FOO, always, any_answer, frugal, stop_sometime
+from scenes import CLEAN, NO_FOO, always, any_answer, frugal, saying, stop_sometime
 
-from midstream.config import Config, ToolsConfig
+from midstream.actors.turn_settings import ContextMode, OnExhausted
+from midstream.config import BudgetConfig, Config, RulesConfig, StopMessageConfig, ToolsConfig
 from midstream.messages.conversation import ToolSpec
 from midstream.messages.events import ToolResult, ToolUse, ToolWanted
-from midstream.providers.scripted import Call, Step, answer
-from midstream.rules.rule import InterruptMode, Rule, ScopeToken, Source
+from midstream.providers.scripted import Call, Hang, SlowClose, Step, answer
+from midstream.rules.rule import InterruptMode, RepeatMode, Rule, ScopeToken, Source
 from midstream.testing.invariants import InvariantBroken
 from midstream.testing.race import Race
 from midstream.testing.world import ObservedSession
@@ -227,4 +228,64 @@ async def test_calls_that_the_host_answers_against_stop_and_deadline(race: Race)
         with trio.move_on_after(2.0):
             await session.result()
         await session.interrupt()  # a call may wait for an answer that nobody gives
+        await session.result()
+
+
+def tight(race: Race, shell: Shell) -> Config:
+    """Any of the limits of a session may be reached, in any mode."""
+    one_of = race.one_of
+    shell.deadline_s = one_of((120.0, 0.1))
+    return Config(
+        rules=RulesConfig(
+            discover=False,
+            repeat_mode=RepeatMode.ALWAYS,
+            context_mode=one_of((ContextMode.KEEP, ContextMode.DISCARD)),
+            on_exhausted=one_of((OnExhausted.DELIVER, OnExhausted.FAIL)),
+            max_retries_per_rule=one_of((3, 1)),
+            retry_delay_ms=one_of((50, 0)),
+        ),
+        budget=BudgetConfig(
+            max_restarts=one_of((16, 3, 1)),
+            max_output_tokens=one_of((None, None, 12)),
+            max_s=one_of((900.0, 900.0, 0.2)),
+            max_tool_rounds=one_of((200, 1)),
+        ),
+        tools=ToolsConfig(deadline_s=shell.deadline_s, host_deadline_s=one_of((600.0, 0.1))),
+        stop_message=StopMessageConfig(
+            single_hop=one_of((False, False, True)),
+            warn_after_identical=one_of((3, 1)),
+            stop_after_identical=one_of((10, 2)),
+            stop_after_s=one_of((900.0, 0.1)),
+            follow_up_deadline_s=one_of((300.0, 0.1)),
+        ),
+    )
+
+
+@pytest.mark.races(
+    seeds=500,
+    crashing=("tool_runner", "rule_matcher", "stream_monitor", "retry_scheduler"),
+    laggards=("session", "tool_runner", "retry_scheduler"),
+)
+async def test_calls_and_a_chain_within_all_limits(race: Race) -> None:
+    """Some streams never close when they are told to, and nobody waits for them for ever."""
+    shell = Shell(race)
+    stubborn = saying("foo", SlowClose(race.one_of((0.3, 15.0))), Hang())
+    names = ("run", "ask", "nobody knows it")
+    kinds = (CLEAN, answer("it is foo indeed"), stubborn)
+    scripts = [race.one_of((calling(race, n, names), *kinds)) for n in range(14)]
+    config = tight(race, shell)
+    async with (
+        race.world(*scripts, rules=RULES, config=config) as world,
+        trio.open_nursery() as nursery,
+    ):
+        ask = ToolSpec("ask", "Ask somebody.", {})
+        prompt = race.one_of(("hello", 'work <**stopMessage:"go on",3**>'))
+        session = world.animate(prompt, tools=[ask, shell.tool])
+        shell.ends_with(session)
+        nursery.start_soon(answer_what_is_wanted, race, session)
+        if not race.pick(3):
+            await stop_sometime(race, session, 0.5)
+        with trio.move_on_after(3.0):
+            await session.result()
+        await session.interrupt()
         await session.result()
