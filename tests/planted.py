@@ -711,6 +711,22 @@ FOUND = {
         "test_listeners_while_the_announcer_crashes",
         0,
     ),
+    "who has heard what is not on record is not told so": (
+        "test_followers_of_a_session_whose_hosts_die",
+        1,
+    ),
+    "a place that an earlier host has named counts for the next": (
+        "test_followers_of_a_session_whose_hosts_die",
+        1,
+    ),
+    "a host that takes over numbers events from the beginning": (
+        "test_followers_of_a_session_whose_hosts_die",
+        1,
+    ),
+    "what a lost host had shown of an attempt stays": (
+        "test_followers_of_a_session_whose_hosts_die",
+        1,
+    ),
     "an outcome is lost with the Announcer": ("test_listeners_while_the_announcer_crashes", 67),
     "a session is unknown when the Announcer has crashed": (
         "test_listeners_while_the_announcer_crashes",

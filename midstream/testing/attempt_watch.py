@@ -5,17 +5,20 @@ session has decided things, which the outside often cannot tell from bad luck:
 
 - what the matcher knows of reminders is what the model is asked with, and a rule is passed over
   only if its reminder is there or on its way (invariant 5);
-- what is asked again by itself is within the budget (invariant 7), and waits for its own delay;
-- once a session has taken a stop, it starts no attempt and shows nothing more of the live one
-  (invariants 2 and 3);
+- what is asked again by itself, and each round of calls, is within the budget (invariant 7); a
+  retry waits for its own delay;
+- once a session has taken a stop, it starts no attempt, shows nothing more of the live one, and is
+  over soon (invariants 2 and 3);
 - a session that fails with its stream has heard that this stream, and not an earlier one, is over
   (invariant 2).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from midstream.actors.announcer import Announce
+from midstream.config import BudgetConfig
 from midstream.messages.conversation import ToolResultItem
 from midstream.messages.events import (
     AttemptLost,
@@ -27,11 +30,14 @@ from midstream.messages.events import (
     ToolUse,
 )
 from midstream.messages.lifecycle import Down
+from midstream.messages.stream import UsageReported
 from midstream.messages.verdict import VerdictAction
 from midstream.messages.work import (
+    AttemptHeld,
     Cancel,
     Interrupt,
     RetryDue,
+    RunTools,
     StartAttempt,
     StreamClosed,
     WatchAttempt,
@@ -43,12 +49,25 @@ from midstream.testing.trace import session_of
 
 ROUNDING_S = 1e-6
 
+STOPPED_S = 60.0
+"""Seconds within which a session that was stopped is over: its stream has 10 to close, a tool of
+its 5 to stop, and the store may take its time."""
+
 
 @dataclass
 class _Course:
     """The attempts of one owner of a session. `restarts` counts those that it began by itself."""
 
     restarts: int = 0
+    rounds: int = 0
+    """Of calls that were run."""
+    output_tokens: dict[int, int] = field(default_factory=dict[int, int])
+    """By attempt, as far as the session has heard."""
+    began_s: float = math.inf
+    decided_s: float = 0.0
+    """When the session heard the last of what lets it ask again."""
+    has_waited: bool = False
+    """For calls, or for the end of a pause, which takes nothing of its time."""
     newest: int = 0
     """The attempt that was begun last."""
     results: int = 0
@@ -62,7 +81,9 @@ class _Course:
     not_before_s: float = 0.0
     """When the next attempt may begin."""
     stopped_at: int | None = None
-    """How many messages had been put anywhere when the session took a stop."""
+    """How many messages had been put anywhere when the session took a stop,"""
+    stopped_at_s: float = 0.0
+    """and when that was."""
     delayed: set[int] = field(default_factory=set[int])
     """The attempts behind which there is a delay,"""
     due_at: dict[int, int] = field(default_factory=dict[int, int])
@@ -74,14 +95,14 @@ class _Course:
 
 
 class AttemptWatch:
-    """See the module. `max_restarts` is what midstream may start by itself for one prompt,
+    """See the module. `budget` is what midstream may start by itself for one prompt,
     `recoveries` says how often a session was taken over without new output; a retry waits for
     `retry_delay_s` after the cut."""
 
     def __init__(
-        self, max_restarts: int, retry_delay_s: float, recoveries: Callable[[str], int]
+        self, budget: BudgetConfig, retry_delay_s: float, recoveries: Callable[[str], int]
     ) -> None:
-        self._max_restarts = max_restarts
+        self._budget = budget
         self._retry_delay_s = retry_delay_s
         self._recoveries = recoveries
         self._courses: dict[str, _Course] = {}
@@ -103,8 +124,9 @@ class AttemptWatch:
             self._note_delays(message)
             self._check_silence(message)
             self._check_failure(message)
+            self._check_end_of_stop(message, now_s)
 
-    def take(self, who: str, message: object) -> None:
+    def take(self, who: str, message: object, now_s: float) -> None:
         """The actor at the path `who` takes this out of its mailbox. Raises `InvariantBroken`."""
         match message:
             case StartAttempt() | WatchAttempt():
@@ -112,17 +134,25 @@ class AttemptWatch:
             case Interrupt() | Cancel() if who.endswith("/session"):
                 course = self._course(session_of(who))
                 if course.stopped_at is None:
-                    course.stopped_at = self._put
+                    course.stopped_at, course.stopped_at_s = self._put, now_s
             case Down() if who.endswith("/session"):
                 course = self._course(session_of(who))
-                course.is_lost = True
+                course.is_lost, course.decided_s = True, now_s
                 course.over.add(course.begun)
             case WatchedEnd(attempt) | StreamClosed(attempt):
-                self._course(session_of(who)).over.add(attempt)
+                course = self._course(session_of(who))
+                course.over.add(attempt)
+                course.decided_s = now_s
             case RetryDue(attempt):
-                self._course(session_of(who)).due_at.setdefault(attempt, self._put)
+                course = self._course(session_of(who))
+                course.due_at.setdefault(attempt, self._put)
+                course.decided_s = now_s
             case WatchedBatch():
                 self._on_batch(session_of(who), message)
+            case AttemptHeld():
+                self._course(session_of(who)).has_waited = True
+            case RunTools():
+                self._on_calls(session_of(who))
             case _:
                 pass
 
@@ -139,14 +169,17 @@ class AttemptWatch:
         if isinstance(message, WatchAttempt):
             course.recorded[message.attempt] = frozenset(message.recorded)
         else:
-            self._check_start(session_id, course, message)
-            self._count(session_id, course, message)
+            put_at_s = self._check_start(session_id, course, message)
+            self._count(session_id, course, message, put_at_s)
             course.reminded[message.attempt] = frozenset(reminded_of(message.request.items))
         _compare(session_id, course, message.attempt)
 
     def _on_batch(self, session_id: str, batch: WatchedBatch) -> None:
         course = self._course(session_id)
         is_live = batch.attempt == course.newest and not course.is_lost
+        if is_live:
+            for usage in (each.usage for each in batch.messages if isinstance(each, UsageReported)):
+                course.output_tokens[batch.attempt] = usage.output_tokens or 0
         if batch.aborted_at is not None and is_live:  # else it was given up before
             course.not_before_s = batch.aborted_at + self._retry_delay_s
         reserved = course.reserved.setdefault(batch.attempt, set())
@@ -160,7 +193,15 @@ class AttemptWatch:
                 name = f"attempt {batch.attempt} of {session_id}"
                 raise InvariantBroken(5, f"{name} keeps silent about {verdict.rule}: {verdict}")
 
-    def _check_start(self, session_id: str, course: _Course, start: StartAttempt) -> None:
+    def _on_calls(self, session_id: str) -> None:
+        course = self._course(session_id)
+        course.has_waited = True
+        course.rounds += 1
+        if course.rounds > self._budget.max_tool_rounds:
+            raise InvariantBroken(7, f"{session_id} runs calls for the {course.rounds}th time")
+
+    def _check_start(self, session_id: str, course: _Course, start: StartAttempt) -> float:
+        """When the order to start was given."""
         at = next(n for n, (each, _, _) in enumerate(self._starts) if each is start)
         _, place, put_at_s = self._starts.pop(at)
         course.is_lost = False
@@ -175,6 +216,7 @@ class AttemptWatch:
         before = start.attempt - 1
         if before in course.delayed and course.due_at.get(before, place + 1) > place:
             raise InvariantBroken(1, f"{name} was started without the delay behind {before}")
+        return put_at_s
 
     def _note_delays(self, said: Announce) -> None:
         course = self._courses.get(said.session_id)
@@ -197,6 +239,14 @@ class AttemptWatch:
         if shown:
             raise InvariantBroken(2, f"{said.session_id} was stopped, and then said {shown}")
 
+    def _check_end_of_stop(self, said: Announce, now_s: float) -> None:
+        course = self._courses.get(said.session_id)
+        if course is None or course.stopped_at is None:
+            return
+        took_s = now_s - course.stopped_at_s
+        if took_s > STOPPED_S and any(isinstance(event, SessionEnded) for event in said.events):
+            raise InvariantBroken(3, f"{said.session_id} has ended {took_s:g} s behind a stop")
+
     def _check_failure(self, said: Announce) -> None:
         if self._recoveries(said.session_id):
             return  # its owners count their attempts each from 1
@@ -212,17 +262,30 @@ class AttemptWatch:
                 name = f"attempt {course.begun} of {said.session_id}"
                 raise InvariantBroken(2, f"{name} has not ended, and failed: {event.failure}")
 
-    def _count(self, session_id: str, course: _Course, start: StartAttempt) -> None:
+    def _count(
+        self, session_id: str, course: _Course, start: StartAttempt, put_at_s: float
+    ) -> None:
         results = sum(isinstance(item, ToolResultItem) for item in start.request.items)
         asked_for = start.attempt == 1 or results > course.results
         course.results = results
-        course.restarts += not asked_for
-        if course.restarts > self._max_restarts:
-            raise InvariantBroken(
-                7,
-                f"{session_id} was asked again {course.restarts} times by itself, "
-                f"of {self._max_restarts}",
-            )
+        course.began_s = min(course.began_s, put_at_s)
+        if asked_for:
+            return
+        course.restarts += 1
+        if spent := self._spent(course):
+            raise InvariantBroken(7, f"{session_id} was asked again by itself, {spent}")
+
+    def _spent(self, course: _Course) -> str | None:
+        """Why the newest attempt should not have begun."""
+        budget, took_s = self._budget, course.decided_s - course.began_s
+        tokens = sum(course.output_tokens.values())
+        if course.restarts > budget.max_restarts:
+            return f"for the {course.restarts}th time of {budget.max_restarts}"
+        if budget.max_output_tokens is not None and tokens >= budget.max_output_tokens:
+            return f"with {tokens} tokens of {budget.max_output_tokens} spent"
+        if took_s >= budget.max_s and not course.has_waited:
+            return f"after {took_s:g} s of {budget.max_s:g}"
+        return None
 
 
 def _is_known(course: _Course, message: StartAttempt | WatchAttempt) -> bool:

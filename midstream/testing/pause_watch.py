@@ -4,6 +4,7 @@ Whether a change of it is right is judged from what is on record, and from nothi
 remembers (invariant 8):
 
 - an open window only grows, and no more sessions probe than may;
+- a window lasts as long as the provider has asked for, and the next one is of a higher level;
 - a window that is over is ended, or followed by a longer one, by a session that began behind the
   beginning of the pause, or was let go on after its window; or a host that has just started
   ends it;
@@ -15,7 +16,13 @@ from collections.abc import Mapping
 import trio
 
 from midstream.actors.backoff_machine import Hear
-from midstream.messages.dispatch import NEVER_PAUSED, Booted, DispatchState, DispatchStatus
+from midstream.messages.dispatch import (
+    NEVER_PAUSED,
+    Booted,
+    DispatchState,
+    DispatchStatus,
+    QuotaSpent,
+)
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.timestamps import parse_timestamp
 from midstream.testing.invariants import InvariantBroken
@@ -43,10 +50,14 @@ class PauseWatch:
         """Whether a host has started since the pause has changed."""
         self._over_since: dict[str, float] = {}
         """When sessions that have a place among the probes were first seen to be over."""
+        self._asked_ms: dict[str, int | None] = {}
+        """How long the providers of sessions that had no quota left do not want to be asked."""
 
     def take(self, message: Hear) -> None:
         """A host's BackoffMachine hears this."""
         self._has_booted = self._has_booted or isinstance(message.event, Booted)
+        if isinstance(message.event, QuotaSpent):
+            self._asked_ms[message.event.session_id] = message.event.retry_after_ms
 
     def commit(self, new: DispatchStatus) -> None:
         """This is kept from now on. Raises `InvariantBroken`."""
@@ -57,6 +68,8 @@ class PauseWatch:
             raise InvariantBroken(8, f"{new.probes} probe, of {self.probe_limit}")
         if old.state is DispatchState.PAUSED:
             self._check_window(old, new)
+        if new.backoff_last_hit_at != old.backoff_last_hit_at:
+            self._check_length(new)
         if new.state is not old.state:
             self._has_booted = False
 
@@ -82,8 +95,20 @@ class PauseWatch:
         if until_before is not None and (until is None or until < until_before):
             raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
         by = new.last_triggering_session
-        if new.paused_since != old.paused_since and not self._may_judge(old, by or ""):
+        if new.paused_since == old.paused_since:
+            return
+        if not self._may_judge(old, by or ""):
             raise InvariantBroken(8, f"{by} has not probed {old}, and opens {new}")
+        if new.backoff_level <= old.backoff_level:
+            raise InvariantBroken(8, f"{old} was not long enough, and {new} is of no higher level")
+
+    def _check_length(self, new: DispatchStatus) -> None:
+        hit_ms, until_ms = map(parse_timestamp, (new.backoff_last_hit_at, new.paused_until))
+        asked_ms = self._asked_ms.get(new.last_triggering_session or "")
+        if hit_ms is None or asked_ms is None:
+            return
+        if until_ms is None or until_ms < hit_ms + asked_ms:
+            raise InvariantBroken(8, f"{new}, and the provider wants {asked_ms} ms")
 
     def _may_judge(self, paused: DispatchStatus, session_id: str) -> bool:
         """Whether what has become of a session says that the pause is over, or not long enough."""

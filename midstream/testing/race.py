@@ -133,7 +133,7 @@ class Race:
     def watch_attempts(self, config: Config) -> None:
         """Hold the attempts of all sessions against what `config` allows."""
         self._attempts = AttemptWatch(
-            config.budget.max_restarts, config.rules.retry_delay_ms / 1000, self._recoveries
+            config.budget, config.rules.retry_delay_ms / 1000, self._recoveries
         )
 
     def on_put(self, message: object) -> None:
@@ -153,7 +153,7 @@ class Race:
         self._chains.take(who, message)
         if self._attempts is not None:
             with self._kept_for_the_step():
-                self._attempts.take(who, message)
+                self._attempts.take(who, message, trio.current_time())
 
     def _on_commit(self, writer: FaultyStore, operations: Sequence[Operation]) -> None:
         with self._kept_for_the_step():

@@ -12,6 +12,7 @@ from midstream.actors.turn_settings import ContextMode, OnExhausted
 from midstream.config import BudgetConfig, Config, RulesConfig, StopMessageConfig, ToolsConfig
 from midstream.messages.conversation import ToolSpec
 from midstream.messages.events import ToolResult, ToolUse, ToolWanted
+from midstream.messages.stream import ThinkingSigned
 from midstream.providers.scripted import Call, Hang, SlowClose, Step, answer
 from midstream.rules.rule import InterruptMode, RepeatMode, Rule, ScopeToken, Source
 from midstream.testing.invariants import InvariantBroken
@@ -31,6 +32,12 @@ GENTLE = Rule(
     scope=(ScopeToken(Source.TOOL),),
     body="You are no root.",
     interrupt_mode=InterruptMode.NEVER,
+)
+IN_THOUGHT = Rule(
+    name="no-bar",
+    conditions=("bar",),
+    scope=(ScopeToken(Source.THINKING),),
+    body="Do not think of bar.",
 )
 RULES = [NO_FOO, IN_CALLS, GENTLE]
 
@@ -246,7 +253,7 @@ def tight(race: Race, shell: Shell) -> Config:
         ),
         budget=BudgetConfig(
             max_restarts=one_of((16, 3, 1)),
-            max_output_tokens=one_of((None, None, 12)),
+            max_output_tokens=one_of((None, 12, 6)),
             max_s=one_of((900.0, 900.0, 0.2)),
             max_tool_rounds=one_of((200, 1)),
         ),
@@ -271,11 +278,17 @@ async def test_calls_and_a_chain_within_all_limits(race: Race) -> None:
     shell = Shell(race)
     stubborn = saying("foo", SlowClose(race.one_of((0.3, 15.0))), Hang())
     names = ("run", "ask", "nobody knows it")
-    kinds = (CLEAN, answer("it is foo indeed"), stubborn)
-    scripts = [race.one_of((calling(race, n, names), *kinds)) for n in range(14)]
+    thought = race.one_of(("let me see", "let me bar and see"))
+    unsigned = [
+        step
+        for step in answer("so it is foo", thinking=thought)
+        if not isinstance(step, ThinkingSigned)
+    ]
+    kinds = (CLEAN, answer("it is foo indeed"), stubborn, unsigned)
+    scripts = [race.one_of((*[calling(race, n, names)] * 3, *kinds)) for n in range(14)]
     config = tight(race, shell)
     async with (
-        race.world(*scripts, rules=RULES, config=config) as world,
+        race.world(*scripts, rules=[*RULES, IN_THOUGHT], config=config) as world,
         trio.open_nursery() as nursery,
     ):
         ask = ToolSpec("ask", "Ask somebody.", {})
