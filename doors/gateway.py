@@ -26,7 +26,6 @@ from midstream.doors.gateway_client import (
     Client,
     ClientGone,
     Headers,
-    capped_retry_after,
 )
 from midstream.doors.gateway_continuing import (
     OpenedBody,
@@ -37,7 +36,7 @@ from midstream.doors.gateway_continuing import (
 from midstream.doors.gateway_conversation import GatewayConversation, asks_for_several
 from midstream.doors.gateway_exchange import Exchange
 from midstream.doors.gateway_files import GatewayFiles
-from midstream.doors.gateway_protocols import give_up, say, wire_at, wire_under
+from midstream.doors.gateway_protocols import give_up, refuse_until, say, wire_at, wire_under
 from midstream.doors.gateway_request import GatewayRequest, OnBegun
 from midstream.doors.gateway_response_ids import ResponseIds
 from midstream.doors.gateway_rules import GatewayRules
@@ -46,7 +45,7 @@ from midstream.doors.gateway_upstream import Answer, Upstream, UpstreamFailed
 from midstream.doors.gateway_wire import Json, Wire
 from midstream.messages.bd_stage import StageTemplatesMissing
 from midstream.messages.events import AlertRaised
-from midstream.messages.failure import FailureKind, ProviderFailure
+from midstream.messages.failure import FailureKind
 from midstream.messages.session_identity import identify_session
 from midstream.providers.json_fields import text_of
 
@@ -170,7 +169,7 @@ class Gateway:
         window = window_key(upstream.name, client)
         wait_s = self._windows.wait_s(window)
         if wait_s is not None:
-            await _refuse_until(client, wire, upstream, wait_s, rules)
+            await refuse_until(client, wire, upstream.name, wait_s, rules.retry_after_cap_s)
             return
         identity = identify_session(client.shown_headers, body)
         key = None if identity is None else identity.state_key
@@ -305,17 +304,6 @@ def _exchange(
         now_s=trio.current_time(),
         may_continue=continuation.may_continue and not asks_for_several(request.body),
     )
-
-
-async def _refuse_until(
-    client: Client, wire: Wire, upstream: Upstream, wait_s: int, rules: GatewayRules
-) -> None:
-    """The quota is spent for `wait_s` more seconds."""
-    problem = f"{upstream.name} is out of quota; midstream asks again then"
-    failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
-    said = [(b"retry-after", str(wait_s).encode())]
-    retry_after = capped_retry_after(said, rules.retry_after_cap_s)
-    await client.answer_json(429, wire.error_body(failure), retry_after)
 
 
 async def _leave_with(client: Client, scope: trio.CancelScope) -> None:

@@ -34,7 +34,8 @@ GATEWAY_BACKOFF = BackoffSettings(initial_ms=1_000, max_ms=60_000)
 and their providers mostly say for how long."""
 WINDOWS_LIMIT = 10_000
 
-_SPENT = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
+SPENT = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
+"""Failures that say that the quota is spent."""
 
 DOCUMENT_ID = "gateway-windows"
 KEPT_LIMIT = 500
@@ -92,7 +93,7 @@ class Windows:
         status = self._statuses.get(key, NEVER_PAUSED)
         took_ms = round((trio.current_time() - began_at_s) * 1000)
         started_at = format_timestamp(self._now_ms() - took_ms)
-        if failure is not None and failure.kind in _SPENT:
+        if failure is not None and failure.kind in SPENT:
             asked_s = failure.retry_after_s
             event = QuotaSpent(
                 session_id="",

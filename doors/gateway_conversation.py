@@ -10,11 +10,17 @@ import msgspec
 import trio
 
 from midstream.actors.turn_phases import FinishedReply
-from midstream.doors.gateway_backoff import WindowKey, Windows
+from midstream.doors.gateway_backoff import SPENT, WindowKey, Windows
 from midstream.doors.gateway_client import capped_retry_after
 from midstream.doors.gateway_continuing import RequestContinuation
 from midstream.doors.gateway_exchange import Exchange, Phase
-from midstream.doors.gateway_protocols import give_up, json_object, say
+from midstream.doors.gateway_protocols import (
+    give_up,
+    json_object,
+    out_of_quota,
+    refuse_until,
+    say,
+)
 from midstream.doors.gateway_request import Begun, Finished, GatewayRequest
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Answer, UpstreamFailed
@@ -52,6 +58,8 @@ class GatewayConversation:
         self._windows = windows
         self._window = window
         self._asked_at_s = request.began_at_s
+        self._is_heard = True
+        """Whether what became of the newest attempt was told to the windows, or says nothing."""
         self._client = request.client
         self._wire = request.wire
         self._exchange = exchange
@@ -109,9 +117,8 @@ class GatewayConversation:
     async def settle(self) -> None:
         """The answer is over: say what it means for the quota, and give back what was kept
         for a continuation that was never sent."""
-        if self._client.ended and self._exchange.attempts:
-            lost = self._exchange.lost or self._why
-            await self._windows.hear(self._window, self._asked_at_s, lost)
+        if self._client.ended:
+            await self._hear(self._exchange.lost or self._why)
         await self._continuation.settle()
         self.tell()
 
@@ -237,6 +244,38 @@ class GatewayConversation:
             await self._write(exchange.give_up(verdict.failure or EMPTY_FOLLOW_UP))
         return None
 
+    async def _hear(self, failure: ProviderFailure | None) -> None:
+        """How the newest attempt has ended. That a quota is spent the others have to know at
+        once, and not when the client has read it."""
+        if not self._is_heard:
+            self._is_heard = True
+            await self._windows.hear(self._window, self._asked_at_s, failure)
+
+    async def _hear_refusal(self) -> None:
+        failure = self._exchange.lost or self._why
+        if failure is not None and failure.kind in SPENT:
+            await self._hear(failure)
+
+    async def _may_ask(self) -> bool:
+        """Whether the window is closed. Nothing may be awaited between this and the request.
+        To wait for that is for a retry: the client reads its answer already."""
+        exchange = self._exchange
+        if exchange.attempts > 1 and not self._continuation.awaits_follow_up:
+            await self._wait_for_quota()
+        wait_s = self._windows.wait_s(self._window)
+        if wait_s is None:
+            return True
+        request, self._is_heard = self._request, True
+        failure = ProviderFailure(FailureKind.RATE_LIMITED, out_of_quota(request.upstream.name))
+        if exchange.attempts == 1:
+            self._failure = failure
+            exchange.fail(failure)
+            name, cap_s = request.upstream.name, self._rules.retry_after_cap_s
+            await refuse_until(self._client, self._wire, name, wait_s, cap_s)
+        else:
+            await self._write(exchange.fail(failure))
+        return False
+
     async def _wait_for_quota(self) -> None:
         """Another request with this key may have been told meanwhile that the quota is spent.
         Returns when the window is over, or what the request may take."""
@@ -249,13 +288,9 @@ class GatewayConversation:
 
     async def _attempt(self, nursery: trio.Nursery, raw: bytes) -> None:
         """One upstream answer. When this returns its connection is closed."""
-        continuation = self._continuation
-        if continuation.awaits_follow_up and self._windows.wait_s(self._window) is not None:
-            problem = "the quota is spent, as another request was told"
-            failure = ProviderFailure(FailureKind.RATE_LIMITED, problem)
-            await self._write(self._exchange.fail(failure))
+        if not await self._may_ask():
             return
-        deadline_s = continuation.deadline_s
+        deadline_s = self._continuation.deadline_s
         with trio.CancelScope() as limit:
             if deadline_s is not None:
                 nursery.start_soon(self._limit, limit, deadline_s)
@@ -270,6 +305,7 @@ class GatewayConversation:
 
     async def _ask(self, nursery: trio.Nursery, raw: bytes) -> None:
         self._asked_at_s = trio.current_time()
+        self._is_heard = False
         request, exchange = self._request, self._exchange
         headers = request.headers_for(raw)
         self._continuation.asked()
@@ -301,7 +337,10 @@ class GatewayConversation:
                     data = await answer.read()
             else:
                 data = await answer.read()
-            await self._write(exchange.end() if data is None else exchange.feed(data))
+            out = exchange.end() if data is None else exchange.feed(data)
+            if exchange.failure is not None or exchange.phase is not Phase.STREAMING:
+                await self._hear_refusal()
+            await self._write(out)
             # A cut is told when the connection is closed, which comes first.
             if len(exchange.verdicts) > self._hits_told and exchange.phase is Phase.STREAMING:
                 self.tell()
@@ -324,11 +363,14 @@ class GatewayConversation:
             body = await answer.read_all(WHOLE_LIMIT_BYTES)
             self._failure = _refusal(answer, body)
             self._exchange.fail(self._failure)
+            await self._hear_refusal()
             head = capped_retry_after(answer.headers, self._rules.retry_after_cap_s)
             await self._client.answer_whole(answer.status, head, body)
             return
         body = await answer.read_all(WHOLE_LIMIT_BYTES)
-        await self._write(self._exchange.fail(_refusal(answer, body)))
+        out = self._exchange.fail(_refusal(answer, body))
+        await self._hear_refusal()
+        await self._write(out)
 
     async def _write(self, data: bytes) -> None:
         if not data:

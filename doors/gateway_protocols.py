@@ -8,7 +8,7 @@ import msgspec
 
 from midstream.doors.gateway_anthropic import AnthropicWire
 from midstream.doors.gateway_chat import ChatWire
-from midstream.doors.gateway_client import Client, Headers
+from midstream.doors.gateway_client import Client, Headers, capped_retry_after
 from midstream.doors.gateway_responses import ResponsesWire
 from midstream.doors.gateway_wire import Json, Wire
 from midstream.messages.failure import FailureKind, ProviderFailure
@@ -61,6 +61,21 @@ async def give_up(client: Client, wire: Wire | None, failure: ProviderFailure) -
         return
     status = _STATUSES.get(failure.kind, 502)
     await say(client, wire, status, failure.kind, failure.message)
+
+
+async def refuse_until(
+    client: Client, wire: Wire, upstream: str, wait_s: int, cap_s: int | None
+) -> None:
+    """The quota is spent for `wait_s` more seconds, of which the client is told `cap_s` at most."""
+    said = [(b"retry-after", str(wait_s).encode())]
+    failure = ProviderFailure(FailureKind.RATE_LIMITED, out_of_quota(upstream))
+    head = capped_retry_after(said, cap_s)
+    await client.answer_json(429, wire.error_body(failure), head)
+
+
+def out_of_quota(upstream: str) -> str:
+    """Why a request was not sent on."""
+    return f"{upstream} is out of quota; midstream asks again then"
 
 
 async def say(

@@ -34,6 +34,7 @@ STOPS = ("tests/races/test_guards.py", "tests/midstream/test_races.py", *ABORT)
 RECORD = ("tests/messages/test_record.py", "tests/stores/test_conversations.py")
 PAUSE = ("tests/messages/test_dispatch.py",)
 KEEPER = ("tests/actors/test_event_keeper.py",)
+QUOTA = ("tests/doors/test_gateway_quota.py",)
 REPLAY = ("tests/midstream/test_replay.py", "tests/races/test_replay_races.py")
 SETTLE = ("tests/messages/test_settle.py",)
 EXCHANGE = ("tests/doors/test_gateway_safety.py", "tests/doors/test_gateway_exchange.py")
@@ -789,6 +790,22 @@ MUTANTS = (
         (
             "tests/doors/test_gateway.py::test_while_a_key_is_out_of_quota_the_upstream_is_left_alone",
         ),
+    ),
+    Mutant(
+        "a refusal is heard of when its client has read it",
+        8,
+        "doors/gateway_conversation.py",
+        "        if failure is not None and failure.kind in SPENT:",
+        "        if False:",
+        QUOTA,
+    ),
+    Mutant(
+        "a request is sent in a window that opens while it is made ready",
+        8,
+        "doors/gateway_conversation.py",
+        "        if not await self._may_ask():\n            return\n",
+        "",
+        QUOTA,
     ),
     # 9: matching
     Mutant(

@@ -1,4 +1,4 @@
-"""The gateway between a client that may vanish and an upstream that may do anything.
+"""The gateway between clients that may vanish and an upstream that may do anything.
 
 Nothing can be taken back here: what the client has read is held against the rules, the format of
 the stream, and what was asked of the upstream meanwhile (invariants 1, 2, 4, 6 and 7). No sockets:
@@ -6,6 +6,7 @@ the client is an ASGI server's side, the upstream a transport of httpx2.
 """
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ N = 2
 """How often the client wants to be continued by itself, if it does."""
 
 MAX_RESTARTS = 6
+
+FIRST_WINDOW_S = 1
+"""How long the gateway leaves a key alone whose upstream does not say for how long."""
 
 TAKES_NOTICE = 5
 """Turns of the scheduler after which the gateway knows that its client has gone."""
@@ -148,16 +152,30 @@ class ScriptedUpstream:
         self.race = race
         self.live = 0
         self.asked: list[Any] = []
+        self.refusals: list[tuple[str, float]] = []
+        """Keys that it has had enough of, and until when."""
+        self.closed_until_s: dict[str, float] = {}
+        """The same, as far as clients were told."""
+        self.broken: InvariantBroken | None = None
 
     def connection(self) -> Connection:
         return Connection(self)
+
+    def refuse(self, key: str, seconds: int | None) -> None:
+        """The key is out of quota. One that has to wait already waits no longer for that, unless
+        it is told how long."""
+        now_s = trio.current_time()
+        is_open = any(one == key and until_s > now_s for one, until_s in self.refusals)
+        window_s = 0 if is_open else FIRST_WINDOW_S
+        self.refusals.append((key, now_s + (window_s if seconds is None else seconds)))
 
 
 class Caller:
     """A client of the gateway, as the server sees it. It may vanish, and may read slowly."""
 
-    def __init__(self, race: Race, text: str) -> None:
+    def __init__(self, race: Race, text: str, key: str = "key") -> None:
         self._race = race
+        self._key = key
         message = {"role": "user", "content": [{"type": "text", "text": text}]}
         body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [message]}
         self._body = json.dumps(body).encode()
@@ -169,7 +187,7 @@ class Caller:
     @property
     def scope(self) -> dict[str, Any]:
         path = "/v1/messages"
-        headers = [(b"content-type", b"application/json"), (b"x-api-key", b"key")]
+        headers = [(b"content-type", b"application/json"), (b"x-api-key", self._key.encode())]
         return {
             "type": "http",
             "method": "POST",
@@ -186,6 +204,11 @@ class Caller:
         self._has_asked = True
         await trio.lowlevel.checkpoint()
         return {"type": "http.request", "body": self._body, "more_body": False}
+
+    async def lose_patience(self, after_s: float) -> None:
+        """Go, some time."""
+        await trio.sleep(after_s)
+        self.gone.set()
 
     async def send(self, message: Any) -> None:
         if self._race.pick(12) == 11:
@@ -311,3 +334,63 @@ async def test_a_client_that_may_vanish_before_an_upstream_that_does_anything(ra
         raise InvariantBroken(7, f"{len(upstream.asked)} requests, of {allowed}")
     if any(len(record.ends) != 1 for record in records):
         raise InvariantBroken(4, f"ends were told: {[record.ends for record in records]}")
+
+
+class Metered(Connection):
+    """A connection to an upstream that has enough of a key now and then, and may say for how
+    long. Nobody may ask it before that is over, once a client was told."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        upstream, race = self._upstream, self._upstream.race
+        key, now_s = request.headers["x-api-key"], trio.current_time()
+        if now_s < upstream.closed_until_s.get(key, 0.0):
+            upstream.broken = InvariantBroken(8, f"{key} is out of quota, and asks at {now_s} s")
+        if race.pick(3) != 2:
+            return await super().handle_async_request(request)
+        await trio.sleep(race.seconds(0.05))
+        seconds, number = race.one_of((None, 1, 4)), len(upstream.refusals)
+        upstream.refuse(key, seconds)
+        race.note("upstream", f"refuses {key}, number {number}, for {seconds} s")
+        headers = {} if seconds is None else {"retry-after": str(seconds)}
+        error = {"type": "rate_limit_error", "message": f"refused <{number}>"}
+        refusal = {"type": "error", "error": error}
+        return httpx2.Response(race.one_of((429, 529)), headers=headers, json=refusal)
+
+
+def is_told(upstream: ScriptedUpstream, caller: Caller) -> None:
+    """What this client has read of refusals, all know."""
+    for number in re.findall(rb"refused <(\d+)>", caller.read):
+        key, until_s = upstream.refusals[int(number)]
+        upstream.closed_until_s[key] = max(until_s, upstream.closed_until_s.get(key, 0.0))
+
+
+@pytest.mark.races(seeds=500)
+async def test_clients_of_one_gateway_whose_keys_run_out_of_quota(race: Race) -> None:
+    """What one request of a key was told all others know: none asks before the time."""
+    upstream, callers = ScriptedUpstream(race), list[Caller]()
+    server = Upstream("up", "http://upstream.test", transport=lambda: Metered(upstream))
+    gateway = Gateway([server], watched)
+
+    def no_window_is_ignored() -> None:
+        if upstream.broken is not None:
+            raise upstream.broken
+        for caller in callers:
+            is_told(upstream, caller)
+
+    race.always(no_window_is_ignored)
+
+    async def come_and_go() -> None:
+        for _ in range(4):
+            await trio.sleep(race.seconds(race.one_of((0.1, 1.0, 5.0))))
+            caller = Caller(race, "hello", race.one_of(("key 1", "key 2")))
+            callers.append(caller)
+            async with trio.open_nursery() as patience:
+                patience.start_soon(caller.lose_patience, race.seconds(race.one_of((1.0, 8.0))))
+                await gateway(caller.scope, caller.receive, caller.send)
+                patience.cancel_scope.cancel()
+            race.note("client", f"has got {caller.status}")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(come_and_go)
+    await server.aclose()
