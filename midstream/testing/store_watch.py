@@ -1,7 +1,7 @@
 """StoreWatch: what stores are given, held against the invariants with each commit.
 
-It follows the records of sessions, the shared pause (`pause_watch.py`), and every conversation
-with its reminders and its stopMessage, from the operations that were committed.
+It follows the records of sessions, the shared pause (`pause_watch.py`), every conversation with
+its reminders and its stopMessage, and the logs of events, from the operations that were committed.
 """
 
 from collections import Counter
@@ -17,6 +17,7 @@ from midstream.messages.conversation import (
     ToolResultItem,
 )
 from midstream.messages.dispatch import DISPATCH_STATUS_ID, DispatchStatus
+from midstream.messages.event_log import BEGINNING, Block, Position
 from midstream.messages.injection import InjectionRecord
 from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.stop_message import StopMessageState
@@ -68,6 +69,8 @@ class StoreWatch:
         self.records: dict[str, SessionRecord] = {}
         self.conversations: dict[str, KeptConversation] = {}
         self.pause = PauseWatch(self.records)
+        self._logged: dict[str, Position] = {}
+        """How far the event log of each session goes."""
         self._writer: object = None
         self._owners: dict[str, object] = {}
         """Who has written the fence of each session last."""
@@ -94,6 +97,9 @@ class StoreWatch:
                     kept = self._conversation(name)
                     changed[name] = len(kept.items)
                     kept.items += map(_ITEM.decode, entries)
+                case Append(log=Log.EVENTS, key=name, entries=entries):
+                    for entry in entries:
+                        self._take_block(name, msgspec.json.decode(entry, type=Block))
                 case Put(book=Book.INJECTIONS, id=name, document=document):
                     injection = msgspec.json.decode(document, type=InjectionRecord)
                     kept = self._conversation(injection.conversation_id)
@@ -139,6 +145,16 @@ class StoreWatch:
         own = [i for i, owner in zip(kept.items, kept.said_by, strict=True) if owner == record.id]
         if problems := violations(own, self._format):
             raise InvariantBroken(6, f"{record.id} has ended, and is kept with {problems}")
+
+    def _take_block(self, session_id: str, block: Block) -> None:
+        """Events are logged once and in order, by the owner of their session."""
+        before = self._logged.get(session_id, BEGINNING)
+        self._logged[session_id] = Position(block.epoch, block.last)
+        if block.first <= before.sequence or block.epoch < before.epoch:
+            raise InvariantBroken(11, f"behind {before} of {session_id} is logged {block}")
+        record = self.records.get(session_id)
+        if record is not None and record.fence and record.fence.token != block.epoch:
+            raise InvariantBroken(10, f"{record.fence} owns {session_id}, and is logged {block}")
 
     def _conversation(self, name: str) -> KeptConversation:
         return self.conversations.setdefault(name, KeptConversation())
