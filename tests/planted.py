@@ -31,6 +31,7 @@ from mutants import Copy, misplaced_in
 ABORT = ("test_abort_races", "test_tool_races", "test_chain_races")
 HOSTS = ("test_host_races",)
 REPLAY = ("test_replay_races", "test_wire_races")
+GATEWAY = ("test_gateway_races",)
 AREAS = {
     1: (*ABORT, *HOSTS),
     2: ABORT,
@@ -62,7 +63,8 @@ def guarded(name: str) -> Mutant:
     """The bug is that this guard is missing."""
     guard = GUARDS[name]
     assert guard.invariant is not None
-    return replace(guard, tests=AREAS[guard.invariant])
+    is_gateway = guard.file.startswith("doors/gateway")
+    return replace(guard, tests=GATEWAY if is_gateway else AREAS[guard.invariant])
 
 
 BUGS = (
@@ -81,6 +83,8 @@ BUGS = (
     guarded("the end of an earlier reader closes the next stream"),
     guarded("a busy conversation takes another prompt"),
     guarded("a conversation is accepted by two hosts"),
+    guarded("a stream that does not settle counts as settled"),
+    guarded("a stream is said to be closed while it is open"),
     # 2
     guarded("the fence of batches is dropped"),
     guarded("the fence of the stream's end is dropped"),
@@ -144,6 +148,9 @@ BUGS = (
         "        case Streaming(attempt) if lost.crashed or is_restart:",
         "        case Streaming(attempt) if lost.crashed and lost.held_stream:",
     ),
+    guarded("what was retracted stays in the conversation"),
+    guarded("the gateway reads on behind a cut"),
+    guarded("the gateway sends the words that break a rule"),
     # 3
     guarded("a stop leaves a retry that waits"),
     guarded("a stop is forgotten while something is written"),
@@ -172,6 +179,9 @@ BUGS = (
     guarded("a stop waits its turn in the mailbox"),
     guarded("an aborted order to start is carried out"),
     guarded("a timer that was forgotten goes off"),
+    guarded("a stop is forgotten while calls run"),
+    guarded("a stop leaves a prompt that is made ready"),
+    guarded("a stop leaves the calls that run"),
     # 4
     guarded("a stream without its terminal event is finished"),
     guarded("a terminal record changes"),
@@ -212,6 +222,10 @@ BUGS = (
         "            await self._session.tell(Detach())",
         "            await self._session.tell(Cancel(None))\n            self._stop.set()",
     ),
+    guarded("timers that have crashed are not set again"),
+    guarded("the session does not know when its timers crash"),
+    guarded("an end is announced before it is on record"),
+    guarded("what is announced is not what is on record"),
     # 5
     planted(
         "a reminder leaves no record in the store",
@@ -270,6 +284,7 @@ BUGS = (
         "    running = replace(phase, outcomes={**phase.outcomes, **known})",
         "    if phase.stop is not None:\n        known = {call.call_id: ToolOutcome(ToolState.NOT_STARTED) for call in calls}\n    running = replace(phase, outcomes={**phase.outcomes, **known})",
     ),
+    guarded("thinking is sent unsigned"),
     # 7
     guarded("what starts by itself costs nothing"),
     guarded("a follow-up costs nothing"),
@@ -311,6 +326,14 @@ BUGS = (
         "return max(0, (self.max_repeats or 0) - self.used) if self.is_armed else 0",
         "return max(0, (self.max_repeats or 0) - self.used + 1) if self.is_armed else 0",
     ),
+    guarded("tokens are not held against the budget"),
+    guarded("time is not held against the budget"),
+    guarded("rounds of calls have no bound"),
+    guarded("a recovery begins whatever it costs"),
+    guarded("a follow-up is not counted against N"),
+    guarded("a retry of the gateway costs nothing"),
+    guarded("a follow-up of the gateway costs nothing"),
+    guarded("a follow-up that is repeated by the gateway costs nothing"),
     # 8
     guarded("a window that is open lets sessions in"),
     guarded("an open window shrinks"),
@@ -337,6 +360,12 @@ BUGS = (
         "                    await self._reload()\n                    continue",
         "                    pass",
     ),
+    guarded("a probe that is refused opens no longer window"),
+    guarded("a window ends before the provider wants to be asked"),
+    guarded("what ends in an open window closes it"),
+    guarded("a running session asks in an open window"),
+    guarded("the gateway asks in an open window"),
+    guarded("a refusal is heard of when its client has read it"),
     # 10
     guarded("a step has no key"),
     guarded("a write under way is lost with the session"),
@@ -394,6 +423,8 @@ BUGS = (
         "    silent_ms = now_ms - max(last_ms, listening_since_ms)",
         "    silent_ms = now_ms - last_ms",
     ),
+    guarded("a letter overtakes an earlier one of its session"),
+    guarded("what was written before is told again"),
     # 11
     planted(
         "a replay begins one event too early",
@@ -456,9 +487,16 @@ BUGS = (
         "        if kept is None:\n            return AGAIN_S",
         "        if kept is None:\n            for session_id, block in blocks.items():\n                self._backlog.kept(session_id, block)\n            return AGAIN_S",
     ),
+    guarded("a replay guesses"),
+    guarded("numbers of another epoch count as known"),
+    guarded("a hole of the log is skipped"),
+    guarded("a block is appended to the log twice"),
+    guarded("a block that is sent again is appended without a look"),
+    guarded("the recorder leaves unwritten what waits when it is closed"),
     # 12
     guarded("recoveries are not counted"),
     guarded("no recovery is one too many"),
+    guarded("a session that lives is taken over"),
     # 13
     planted(
         "calls go on when the session is stopped",
@@ -742,6 +780,117 @@ FOUND = {
     ),
     "recoveries are not counted": ("test_two_hosts_against_cancel_stall_and_recovery", 2),
     "no recovery is one too many": ("test_a_session_that_is_taken_over_again_and_again", 11),
+    "a stream is said to be closed while it is open": (
+        "test_the_retry_waits_for_a_late_settle_and_for_the_delay",
+        0,
+    ),
+    "what was retracted stays in the conversation": ("test_a_stop_against_abort_and_retry", 1),
+    "a stream that does not settle counts as settled": (
+        "test_calls_and_a_chain_within_all_limits",
+        6,
+    ),
+    "the gateway reads on behind a cut": (
+        "test_a_client_that_may_vanish_before_an_upstream_that_does_anything",
+        47,
+    ),
+    "the gateway sends the words that break a rule": (
+        "test_a_client_that_may_vanish_before_an_upstream_that_does_anything",
+        0,
+    ),
+    "a stop leaves a prompt that is made ready": ("test_a_stop_against_abort_and_retry", 2),
+    "a stop is forgotten while calls run": ("test_calls_against_abort_and_stop", 5),
+    "timers that have crashed are not set again": (
+        "test_a_second_verdict_before_the_first_abort_has_landed",
+        4,
+    ),
+    "the session does not know when its timers crash": (
+        "test_a_second_verdict_before_the_first_abort_has_landed",
+        4,
+    ),
+    "an end is announced before it is on record": (
+        "test_a_stop_against_abort_and_retry_while_actors_crash",
+        4,
+    ),
+    "what is announced is not what is on record": (
+        "test_a_cancel_on_record_against_the_end_of_the_session",
+        1,
+    ),
+    "thinking is sent unsigned": ("test_calls_and_a_chain_within_all_limits", 2),
+    "a stop leaves the calls that run": (
+        "test_calls_that_the_host_answers_against_stop_and_deadline",
+        20,
+    ),
+    "time is not held against the budget": ("test_calls_and_a_chain_within_all_limits", 1),
+    "rounds of calls have no bound": ("test_calls_and_a_chain_within_all_limits", 59),
+    "a recovery begins whatever it costs": (
+        "test_a_session_that_is_taken_over_again_and_again",
+        19,
+    ),
+    "a follow-up is not counted against N": ("test_calls_and_a_chain_within_all_limits", 2),
+    "a retry of the gateway costs nothing": (
+        "test_a_client_that_may_vanish_before_an_upstream_that_does_anything",
+        12,
+    ),
+    "a follow-up of the gateway costs nothing": (
+        "test_a_client_that_may_vanish_before_an_upstream_that_does_anything",
+        14,
+    ),
+    "a follow-up that is repeated by the gateway costs nothing": (
+        "test_a_client_that_may_vanish_before_an_upstream_that_does_anything",
+        14,
+    ),
+    "a probe that is refused opens no longer window": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        0,
+    ),
+    "a window ends before the provider wants to be asked": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        1,
+    ),
+    "what ends in an open window closes it": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        23,
+    ),
+    "a running session asks in an open window": (
+        "test_the_pause_against_dispatches_stragglers_and_restarts",
+        23,
+    ),
+    "tokens are not held against the budget": ("test_calls_and_a_chain_within_all_limits", 127),
+    "the gateway asks in an open window": (
+        "test_clients_of_one_gateway_whose_keys_run_out_of_quota",
+        0,
+    ),
+    "a refusal is heard of when its client has read it": (
+        "test_clients_of_one_gateway_whose_keys_run_out_of_quota",
+        73,
+    ),
+    "a letter overtakes an earlier one of its session": (
+        "test_calls_while_everything_goes_wrong",
+        4,
+    ),
+    "a replay guesses": ("test_readers_who_come_and_go_against_the_ring_and_the_log", 1),
+    "numbers of another epoch count as known": ("test_followers_of_a_session_whose_hosts_die", 1),
+    "a hole of the log is skipped": (
+        "test_a_client_whose_connection_breaks_while_events_are_lost",
+        19,
+    ),
+    "a block is appended to the log twice": (
+        "test_readers_who_come_and_go_against_the_ring_and_the_log",
+        2,
+    ),
+    "a block that is sent again is appended without a look": (
+        "test_readers_who_come_and_go_against_the_ring_and_the_log",
+        2,
+    ),
+    "the recorder leaves unwritten what waits when it is closed": (
+        "test_followers_of_a_session_whose_hosts_die",
+        27,
+    ),
+    "a session that lives is taken over": ("test_two_hosts_against_cancel_stall_and_recovery", 1),
+    "what was written before is told again": (
+        "test_a_stop_against_abort_and_retry_while_actors_crash",
+        44,
+    ),
     "calls go on when the session is stopped": ("test_calls_against_abort_and_stop", 5),
     "a deadline of a call is not kept": (
         "test_calls_while_everything_goes_wrong",
