@@ -197,8 +197,9 @@ class AttemptWatch:
         course = self._course(session_id)
         course.has_waited = True
         course.rounds += 1
-        if course.rounds > self._budget.max_tool_rounds:
-            raise InvariantBroken(7, f"{session_id} runs calls for the {course.rounds}th time")
+        most = self._budget.max_tool_rounds
+        if course.rounds > most:
+            raise InvariantBroken(7, f"{session_id} has run {course.rounds} rounds, of {most}")
 
     def _check_start(self, session_id: str, course: _Course, start: StartAttempt) -> float:
         """When the order to start was given."""
@@ -280,7 +281,7 @@ class AttemptWatch:
         budget, took_s = self._budget, course.decided_s - course.began_s
         tokens = sum(course.output_tokens.values())
         if course.restarts > budget.max_restarts:
-            return f"for the {course.restarts}th time of {budget.max_restarts}"
+            return f"{course.restarts} times of {budget.max_restarts}"
         if budget.max_output_tokens is not None and tokens >= budget.max_output_tokens:
             return f"with {tokens} tokens of {budget.max_output_tokens} spent"
         if took_s >= budget.max_s and not course.has_waited:
