@@ -37,6 +37,9 @@ N = 2
 
 MAX_RESTARTS = 6
 
+ROUNDING_S = 0.001
+"""The gateway reckons in milliseconds."""
+
 FIRST_WINDOW_S = 1
 """How long the gateway leaves a key alone whose upstream does not say for how long."""
 
@@ -343,7 +346,7 @@ class Metered(Connection):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         upstream, race = self._upstream, self._upstream.race
         key, now_s = request.headers["x-api-key"], trio.current_time()
-        if now_s < upstream.closed_until_s.get(key, 0.0):
+        if now_s < upstream.closed_until_s.get(key, 0.0) - ROUNDING_S:
             upstream.broken = InvariantBroken(8, f"{key} is out of quota, and asks at {now_s} s")
         if race.pick(3) != 2:
             return await super().handle_async_request(request)

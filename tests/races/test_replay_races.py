@@ -189,7 +189,7 @@ async def taken_over(race: Race, runtime: Runtime, session_id: str) -> SessionHa
         return None
 
 
-@pytest.mark.races(seeds=500)
+@pytest.mark.races(seeds=500, small_mailboxes=False)  # as above
 async def test_followers_of_a_session_whose_hosts_die(race: Race) -> None:
     """What a host had said and not kept goes down with it: whoever has heard it is told to forget
     it, and misses nothing of what is on record. Who had heard all of it does not come back."""
