@@ -216,21 +216,26 @@ class Replay:
 
     async def _resolve(self, after: int, epoch: int | None, ring: GapError | None) -> Start:
         """The place, where the ring does not reach; `ring` is None without one."""
-        if ring is None and await load_session(self._store, self._session_id) is None:
-            raise UnknownSession(f"no session {self._session_id} is known here")
+        last_epoch = await self._last_epoch() if ring is None else 0
         while True:
             newest = await self._newest(ring)
-            if epoch is not None and epoch > newest.epoch:
-                raise self._gap(newest.sequence)
             if epoch is not None and epoch < newest.epoch:
                 return await self._after_takeover(after, epoch)
-            if after <= newest.sequence:
+            if epoch in (None, newest.epoch) and after <= newest.sequence:
                 return Start(Position(newest.epoch, after))
-            if ring is not None:
+            if ring is not None or (epoch or 0) > last_epoch:
                 raise self._gap(newest.sequence)
             if self._patience <= 0:
                 return await self._reset(newest)
             await self._pause()
+
+    async def _last_epoch(self) -> int:
+        """That of the newest owner, of whose events none may be on record yet, or ever."""
+        kept = await load_session(self._store, self._session_id)
+        if kept is None:
+            raise UnknownSession(f"no session {self._session_id} is known here")
+        fence = kept.record.fence
+        return BEGINNING.epoch if fence is None else fence.token
 
     async def _newest(self, ring: GapError | None) -> Position:
         """The place behind the last event that is known."""

@@ -1193,6 +1193,14 @@ MUTANTS = (
         LIMITS,
     ),
     Mutant(
+        "a place that only a lost host knew is none",
+        11,
+        "actors/replay.py",
+        "            if ring is not None or (epoch or 0) > last_epoch:",
+        "            if ring is not None or (epoch or 0) > newest.epoch:",
+        REPLAY,
+    ),
+    Mutant(
         "the Announcer leaves unsaid what waits when it is closed",
         11,
         "actors/announcer.py",

@@ -34,6 +34,7 @@ from midstream.messages.stream import UsageReported
 from midstream.messages.verdict import VerdictAction
 from midstream.messages.work import (
     AttemptHeld,
+    AttemptOverdue,
     Cancel,
     Interrupt,
     RetryDue,
@@ -64,8 +65,12 @@ class _Course:
     output_tokens: dict[int, int] = field(default_factory=dict[int, int])
     """By attempt, as far as the session has heard."""
     began_s: float = math.inf
-    decided_s: float = 0.0
-    """When the session heard the last of what lets it ask again."""
+    closed_s: dict[int, float] = field(default_factory=dict[int, float])
+    """When the session first heard that attempts have ended, or may have,"""
+    due_s: dict[int, float] = field(default_factory=dict[int, float])
+    """and that the delays behind them have passed."""
+    overdue: set[int] = field(default_factory=set[int])
+    """Follow-ups that have taken too long, and are given up."""
     has_waited: bool = False
     """For calls, or for the end of a pause, which takes nothing of its time."""
     newest: int = 0
@@ -137,16 +142,19 @@ class AttemptWatch:
                     course.stopped_at, course.stopped_at_s = self._put, now_s
             case Down() if who.endswith("/session"):
                 course = self._course(session_of(who))
-                course.is_lost, course.decided_s = True, now_s
+                course.is_lost = True
                 course.over.add(course.begun)
+                course.closed_s.setdefault(course.newest, now_s)
             case WatchedEnd(attempt) | StreamClosed(attempt):
                 course = self._course(session_of(who))
                 course.over.add(attempt)
-                course.decided_s = now_s
+                course.closed_s.setdefault(attempt, now_s)
+            case AttemptOverdue(attempt):
+                self._course(session_of(who)).overdue.add(attempt)
             case RetryDue(attempt):
                 course = self._course(session_of(who))
                 course.due_at.setdefault(attempt, self._put)
-                course.decided_s = now_s
+                course.due_s.setdefault(attempt, now_s)
             case WatchedBatch():
                 self._on_batch(session_of(who), message)
             case AttemptHeld():
@@ -180,7 +188,8 @@ class AttemptWatch:
         if is_live:
             for usage in (each.usage for each in batch.messages if isinstance(each, UsageReported)):
                 course.output_tokens[batch.attempt] = usage.output_tokens or 0
-        if batch.aborted_at is not None and is_live:  # else it was given up before
+        is_given_up = not is_live or batch.attempt in course.overdue
+        if batch.aborted_at is not None and not is_given_up:
             course.not_before_s = batch.aborted_at + self._retry_delay_s
         reserved = course.reserved.setdefault(batch.attempt, set())
         known = course.recorded.get(batch.attempt, frozenset())
@@ -273,12 +282,13 @@ class AttemptWatch:
         if asked_for:
             return
         course.restarts += 1
-        if spent := self._spent(course):
+        if spent := self._spent(course, start.attempt - 1):
             raise InvariantBroken(7, f"{session_id} was asked again by itself, {spent}")
 
-    def _spent(self, course: _Course) -> str | None:
-        """Why the newest attempt should not have begun."""
-        budget, took_s = self._budget, course.decided_s - course.began_s
+    def _spent(self, course: _Course, before: int) -> str | None:
+        """Why nothing should have begun behind the attempt `before`."""
+        decided_s = max(each.get(before, 0.0) for each in (course.closed_s, course.due_s))
+        budget, took_s = self._budget, decided_s - course.began_s
         tokens = sum(course.output_tokens.values())
         if course.restarts > budget.max_restarts:
             return f"{course.restarts} times of {budget.max_restarts}"

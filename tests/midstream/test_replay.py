@@ -467,6 +467,29 @@ async def test_what_a_lost_host_had_said_and_not_kept_is_reset(autojump_clock: M
         assert words(await read(replay)) == words_of(2, 4) + words_of(100, 101)
 
 
+async def test_what_an_heir_has_said_of_which_nothing_is_on_record_is_reset(
+    autojump_clock: MockClock,
+) -> None:
+    """The log knows nothing of its epoch, and the record does."""
+    contents = MemoryStore()
+    async with host(contents.reopen(), BEGIN) as books:
+        await say(books, Text(1, "a"), AttemptStarted(1), *texts(1, 2))
+    store = contents.reopen()
+    async with host(store, LOST, TAKE_OVER) as books:
+        await books.continue_events("ses", 2)
+        store.failure = StoreError("killed")
+        await say(books, *texts(100, 3))
+    async with host(contents.reopen()) as books:
+        replay = books.replay("ses", after=7, epoch=2)
+        start = await replay.begin()
+        assert (start.position, start.reset) == (Position(1, 2), True)
+        assert words(await read(replay, until=4)) == words_of(1, 2)
+        with pytest.raises(GapError):
+            await books.replay("ses", after=1, epoch=3).begin()
+        with pytest.raises(UnknownSession):
+            await books.replay("nobody", after=1, epoch=1).begin()
+
+
 async def test_a_session_that_was_lost_for_good_ends_as_its_record_says(
     autojump_clock: MockClock,
 ) -> None:

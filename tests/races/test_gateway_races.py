@@ -131,7 +131,10 @@ class Connection(httpx2.AsyncBaseTransport):
                 raise httpx2.ReadError("injected: reset by peer")
             case 13:
                 refusal = {"type": "error", "error": {"type": "api_error", "message": "injected"}}
-                return httpx2.Response(race.one_of((500, 429, 529)), json=refusal)
+                status = race.one_of((500, 429, 529))
+                if status != 500:
+                    upstream.refuse(request.headers["x-api-key"], None)
+                return httpx2.Response(status, json=refusal)
             case _:
                 pass
         self._is_busy = True

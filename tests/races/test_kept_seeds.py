@@ -50,10 +50,17 @@ WHAT_WAITS_WHEN_THE_BOOKS_ARE_CLOSED = (
     (test_replay_races.test_followers_of_a_session_whose_hosts_die, 80),
     (test_replay_races.test_followers_of_a_session_whose_hosts_die, 960),
 )
+A_PLACE_THAT_ONLY_A_LOST_HOST_KNEW = (
+    (test_replay_races.test_followers_of_a_session_whose_hosts_die, 3987),
+    (test_replay_races.test_followers_of_a_session_whose_hosts_die, 11982),
+)
 A_CHECK_THAT_ASKED_TOO_MUCH = (
     (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 6180),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 5095),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 10156),
+    (test_tool_races.test_calls_and_a_chain_within_all_limits, 8577),
+    (test_tool_races.test_calls_and_a_chain_within_all_limits, 12394),
+    (test_gateway_races.test_clients_of_one_gateway_whose_keys_run_out_of_quota, 10002),
     (test_wire_races.test_a_client_whose_connection_breaks_again_and_again, 2434),
     (test_wire_races.test_a_client_whose_connection_breaks_while_events_are_lost, 3356),
 )
@@ -65,6 +72,7 @@ KEPT = (
     *A_FOLLOW_UP_ON_ITS_WAY_WHEN_THE_CLIENT_GOES,
     *AN_UPSTREAM_THAT_BREAKS_OFF_BEHIND_THE_NAME_OF_A_FIELD,
     *WHAT_WAITS_WHEN_THE_BOOKS_ARE_CLOSED,
+    *A_PLACE_THAT_ONLY_A_LOST_HOST_KNEW,
     *A_CHECK_THAT_ASKED_TOO_MUCH,
 )
 
