@@ -185,24 +185,32 @@ class Funnel:
 
     async def forget_told(self) -> None:
         """Take out of the store what was told; nobody waits for that."""
-        told, self._told = self._told, {}
         try:
             with trio.fail_after(FORGET_DEADLINE_S):
-                for session_id, notices in told.items():
+                for session_id, notices in tuple(self._told.items()):
                     await self._take_out(session_id, notices)
+                    self._forget(session_id, notices)
         except (StoreError, trio.TooSlowError) as error:
             _log.debug("what was told is still kept: %s", error)
-            self._told = {**told, **self._told}
+
+    def _forget(self, session_id: str, done: Sequence[_Told]) -> None:
+        """Not before it is taken out: who looks meanwhile would tell it once more."""
+        left = tuple(each for each in self._told.pop(session_id, ()) if each not in done)
+        if left:
+            self._told[session_id] = left
 
     async def _take_out(self, session_id: str, told: Sequence["_Told"]) -> None:
         done = [removal(session_id, each.version) for each in told if each.version is not None]
-        if len(done) < len(told):
-            heard = {notice for each in told for notice in each.notices}
-            kept = await load_untold(self._store, session_id)
-            done = [each.removal for each in kept if heard.issuperset(each.notices)]
-        if done:
-            with suppress(VersionConflict):  # somebody else has taken it out
+        if len(done) == len(told):
+            with suppress(VersionConflict):  # some of it is out already, and the rest is not
                 await self._store.commit(done, durable=False)
+                return
+        heard = {notice for each in told for notice in each.notices}
+        kept = await load_untold(self._store, session_id)
+        left = [each.removal for each in kept if heard.issuperset(each.notices)]
+        if left:
+            with suppress(VersionConflict):  # somebody else has taken it out
+                await self._store.commit(left, durable=False)
 
     async def tell_left_behind(self) -> None:
         """Tell what a host that was killed has written and could not tell any more. What is

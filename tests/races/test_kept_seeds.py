@@ -54,6 +54,7 @@ A_PLACE_THAT_ONLY_A_LOST_HOST_KNEW = (
     (test_replay_races.test_followers_of_a_session_whose_hosts_die, 3987),
     (test_replay_races.test_followers_of_a_session_whose_hosts_die, 11982),
 )
+AN_END_THAT_IS_TOLD_TWICE = ((test_chain_races.test_a_chain_while_everything_goes_wrong, 7836),)
 A_CHECK_THAT_ASKED_TOO_MUCH = (
     (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 6180),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 5095),
@@ -73,6 +74,7 @@ KEPT = (
     *AN_UPSTREAM_THAT_BREAKS_OFF_BEHIND_THE_NAME_OF_A_FIELD,
     *WHAT_WAITS_WHEN_THE_BOOKS_ARE_CLOSED,
     *A_PLACE_THAT_ONLY_A_LOST_HOST_KNEW,
+    *AN_END_THAT_IS_TOLD_TWICE,
     *A_CHECK_THAT_ASKED_TOO_MUCH,
 )
 
