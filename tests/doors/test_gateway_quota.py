@@ -28,12 +28,9 @@ def spent() -> httpx2.Response:
     )
 
 
-def streaming(text: str) -> httpx2.Response:
-    return httpx2.Response(
-        200,
-        headers={"content-type": "text/event-stream"},
-        content=b"".join(anthropic_stream(text)),
-    )
+def streaming(*pieces: bytes) -> httpx2.Response:
+    kind = {"content-type": "text/event-stream"}
+    return httpx2.Response(200, headers=kind, content=b"".join(pieces))
 
 
 def broken_off(*, as_an_event: bool) -> httpx2.Response:
@@ -41,12 +38,7 @@ def broken_off(*, as_an_event: bool) -> httpx2.Response:
     if not as_an_event:
         return spent()
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "slow down"}}
-    begun = anthropic_stream("well")[:4]
-    return httpx2.Response(
-        200,
-        headers={"content-type": "text/event-stream"},
-        content=b"".join([*begun, event(error)]),
-    )
+    return streaming(*anthropic_stream("well")[:4], event(error))
 
 
 class Provider(httpx2.AsyncBaseTransport):
@@ -104,7 +96,9 @@ def a_gateway(provider: Provider, files: GatewayFiles | None = None) -> Gateway:
 async def test_others_know_of_a_refusal_before_its_client_has_read_it(
     as_an_event: bool, autojump_clock: MockClock
 ) -> None:
-    provider = Provider(broken_off(as_an_event=as_an_event), streaming("too early"))
+    provider = Provider(
+        broken_off(as_an_event=as_an_event), streaming(*anthropic_stream("too early"))
+    )
     gateway = a_gateway(provider)
     slow, other = Reader(lambda message: b"slow down" in message.get("body", b"")), Reader()
     with trio.fail_after(60):
@@ -134,7 +128,7 @@ class SlowFiles:
 async def test_a_request_is_not_sent_in_a_window_that_opens_while_it_is_made_ready(
     autojump_clock: MockClock,
 ) -> None:
-    provider, files = Provider(spent(), streaming("too early")), SlowFiles()
+    provider, files = Provider(spent(), streaming(*anthropic_stream("too early"))), SlowFiles()
     gateway = a_gateway(provider, cast("GatewayFiles", files))
     first, other = Reader(), Reader()
     with trio.fail_after(60):

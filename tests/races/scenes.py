@@ -6,14 +6,21 @@ from contextlib import asynccontextmanager
 import trio
 from hosts import host
 
+from midstream.actors.ledger_messages import NotRecoverable
 from midstream.config import BudgetConfig, Config, RulesConfig
+from midstream.handle import SessionHandle
+from midstream.messages.errors import RecordError
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
+from midstream.messages.timestamps import format_timestamp
+from midstream.messages.transition import OrphanFailed
 from midstream.providers.scripted import Hang, ScriptedProvider, Step, answer
 from midstream.rules.rule import RepeatMode, Rule, ScopeToken, Source
 from midstream.runtime import Runtime
 from midstream.testing.faults import FaultyStore, JumpingClock
 from midstream.testing.race import Race
+from midstream.testing.store_watch import BURIED
 from midstream.testing.world import ObservedSession
+from midstream.tools import Tool
 
 NO_FOO = Rule(
     name="no-foo",
@@ -98,3 +105,16 @@ async def a_host(
         with race.never_asked_while_paused(runtime, provider):
             yield runtime
         view.choices = None
+
+
+async def taken_over(
+    race: Race, runtime: Runtime, session_id: str, tools: Sequence[Tool] = ()
+) -> SessionHandle | None:
+    """The session, whose host is dead, goes on here; None if it is over, or was never on record."""
+    now = format_timestamp(race.clock().now_ms())
+    try:
+        await runtime.put_on_record(OrphanFailed(id=session_id, ended_at=now, error=BURIED))
+        return await runtime.recover(session_id, tools=tools)
+    except (NotRecoverable, RecordError) as error:
+        race.note("recovery", f"refused: {error}")
+        return None

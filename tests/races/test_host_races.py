@@ -9,23 +9,20 @@ from contextlib import contextmanager
 import pytest
 import trio
 from hosts import SPEAKING, configuration, limited
-from scenes import NO_FOO, a_host, always, any_answer
+from scenes import NO_FOO, a_host, always, any_answer, taken_over
 
 from midstream.actors.ledger_messages import NotRecoverable
 from midstream.handle import SessionHandle
-from midstream.messages.errors import MidstreamError, RecordError, StoreError
+from midstream.messages.errors import MidstreamError, StoreError
 from midstream.messages.failure import FailureKind
 from midstream.messages.record import SessionStatus
 from midstream.messages.settle import settle_history
-from midstream.messages.timestamps import format_timestamp
-from midstream.messages.transition import OrphanFailed
 from midstream.providers.scripted import Call, Hang, Pause, ScriptedProvider, Step, answer
 from midstream.runtime import Runtime
 from midstream.stores.conversation_load import load_conversation
 from midstream.stores.conversations import ConversationBusy
 from midstream.testing.invariants import InvariantBroken
 from midstream.testing.race import Race
-from midstream.testing.store_watch import BURIED
 from midstream.testing.transcript_rules import violations
 from midstream.tools import Tool
 
@@ -252,13 +249,8 @@ async def test_a_session_that_is_taken_over_again_and_again(race: Race) -> None:
                 if race.pick(4) == 3 and record is not None and not record.is_terminal:
                     other = runtime.animate("me first", conversation_id=conversation_id)
                     assert (await other.result()).status is SessionStatus.FAILED, "it is answered"
-                now = format_timestamp(clock.now_ms())
-                dead = OrphanFailed(id=session_id, ended_at=now, error=BURIED)
-                try:
-                    await runtime.put_on_record(dead)
-                    handle = await runtime.recover(session_id, tools=tools)
-                except (NotRecoverable, RecordError) as error:
-                    race.note("recovery", f"refused: {error}")
+                handle = await taken_over(race, runtime, session_id, tools)
+                if handle is None:
                     break
             await trio.sleep(race.seconds(0.2))
             view.failure = GONE

@@ -9,27 +9,23 @@ from functools import partial
 
 import pytest
 import trio
-from scenes import CLEAN, NO_FOO, a_host, any_answer, stop_sometime
+from scenes import CLEAN, NO_FOO, a_host, any_answer, stop_sometime, taken_over
 
 from midstream.actors.announcer import UnknownSession
 from midstream.actors.event_channel import GapError
-from midstream.actors.ledger_messages import NotRecoverable
 from midstream.actors.replay import Replay
 from midstream.actors.subscription import Lagged
 from midstream.handle import SessionHandle
-from midstream.messages.errors import RecordError, StoreError
+from midstream.messages.errors import StoreError
 from midstream.messages.events import SessionEnded, SessionEvent, Text
 from midstream.messages.record import SessionStatus
 from midstream.messages.repair import repaired
 from midstream.messages.stream import TextDelta
-from midstream.messages.timestamps import format_timestamp
-from midstream.messages.transition import OrphanFailed
 from midstream.providers.scripted import Pause, ScriptedProvider, Step, answer
 from midstream.runtime import Runtime
 from midstream.testing.invariants import InvariantBroken, check_sequence
 from midstream.testing.race import Race
 from midstream.testing.screen import visible_text
-from midstream.testing.store_watch import BURIED
 from midstream.testing.world import ObservedSession
 
 PARAGRAPHS = 60
@@ -176,17 +172,6 @@ def slow_story(race: Race) -> list[Step]:
     words = [race.one_of(("so ", "it ", "goes ", "foo ")) for _ in range(6)]
     steps = [step for word in words for step in (Pause(race.seconds(0.4)), TextDelta(0, word))]
     return [*answer("x")[:2], *steps, *answer("")[-2:]]
-
-
-async def taken_over(race: Race, runtime: Runtime, session_id: str) -> SessionHandle | None:
-    """The session goes on here; None if it is over, or was never on record."""
-    now = format_timestamp(race.clock().now_ms())
-    try:
-        await runtime.put_on_record(OrphanFailed(id=session_id, ended_at=now, error=BURIED))
-        return await runtime.recover(session_id)
-    except (NotRecoverable, RecordError) as error:
-        race.note("recovery", f"refused: {error}")
-        return None
 
 
 @pytest.mark.races(seeds=500, small_mailboxes=False)  # as above
