@@ -11,7 +11,8 @@ from midstream.messages.notices import AnyNotice, notices_of
 from midstream.messages.record import Crossing, SessionRecord, Shape
 from midstream.stores.store import Between, Book, Delete, Put, Query, Store, encode
 
-_PREFIX = "untold"
+UNTOLD_PREFIX = "untold/"
+"""Of the names of entries in the state book."""
 
 
 class Untold(Shape, frozen=True, kw_only=True):
@@ -53,13 +54,13 @@ def removal(session_id: str, version: int) -> Delete:
 
 
 def _id(session_id: str, version: int) -> str:
-    return f"{_PREFIX}/{session_id}/{version}"
+    return f"{UNTOLD_PREFIX}{session_id}/{version}"
 
 
 async def load_untold(store: Store, session_id: str | None = None) -> Sequence[Untold]:
     """What is not told yet, of one session or of all, the earlier first; at most a thousand.
     Raises `StoreError`."""
-    start = f"{_PREFIX}/" if session_id is None else f"{_PREFIX}/{session_id}/"
+    start = UNTOLD_PREFIX if session_id is None else f"{UNTOLD_PREFIX}{session_id}/"
     # "0" is the character behind "/".
     query = Query(where={"id": Between(start, f"{start[:-1]}0")}, limit=1_000)
     page = await store.find(Book.STATE, query)

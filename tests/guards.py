@@ -33,6 +33,7 @@ ABORT = ("tests/races/test_abort_races.py",)
 STOPS = ("tests/races/test_guards.py", "tests/midstream/test_races.py", *ABORT)
 RECORD = ("tests/messages/test_record.py", "tests/stores/test_conversations.py")
 PAUSE = ("tests/messages/test_dispatch.py",)
+SIGNS = ("tests/midstream/test_signs_of_life.py",)
 KEEPER = ("tests/actors/test_event_keeper.py",)
 QUOTA = ("tests/doors/test_gateway_quota.py",)
 REPLAY = ("tests/midstream/test_replay.py", "tests/races/test_replay_races.py")
@@ -998,6 +999,22 @@ MUTANTS = (
         "        return envelope.key not in self._told and (not late or envelope.name in self._own_letters)",
         "        return True",
         ("tests/midstream/test_outages.py", "tests/races/test_crashes.py"),
+    ),
+    Mutant(
+        "what was told stays where one of it is out already",
+        10,
+        "actors/funnel.py",
+        "                await self._store.commit(done, durable=False)\n                return",
+        "                await self._store.commit(done, durable=False)\n            return",
+        SIGNS,
+    ),
+    Mutant(
+        "what was told is forgotten before it is out",
+        10,
+        "actors/funnel.py",
+        "                    await self._take_out(session_id, notices)\n                    self._forget(session_id, notices)",
+        "                    self._forget(session_id, notices)\n                    await self._take_out(session_id, notices)",
+        SIGNS,
     ),
     Mutant(
         "the log takes events of an owner that has lost the session",

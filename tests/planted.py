@@ -425,6 +425,8 @@ BUGS = (
     ),
     guarded("a letter overtakes an earlier one of its session"),
     guarded("what was written before is told again"),
+    guarded("what was told stays where one of it is out already"),
+    guarded("what was told is forgotten before it is out"),
     # 11
     planted(
         "a replay begins one event too early",
@@ -890,6 +892,14 @@ FOUND = {
     "what was written before is told again": (
         "test_a_stop_against_abort_and_retry_while_actors_crash",
         44,
+    ),
+    "what was told stays where one of it is out already": (
+        "test_a_chain_while_everything_goes_wrong",
+        9,
+    ),
+    "what was told is forgotten before it is out": (
+        "test_a_chain_while_everything_goes_wrong",
+        12,
     ),
     "calls go on when the session is stopped": ("test_calls_against_abort_and_stop", 5),
     "a deadline of a call is not kept": (

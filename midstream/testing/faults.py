@@ -46,6 +46,7 @@ YIELD = "yield"
 CRASH = "crash"
 SLOW = "slow"
 STORE = "store"
+LOST = "lost"
 PROVIDER = "provider"
 WALL = "wall clock"
 MAILBOX = "mailbox"
@@ -256,6 +257,7 @@ class FaultyStore(MemoryStore):
         self._away_until = 0.0
         self._steps: int | None = None
         """Steps until the store is away for a while."""
+        self._loses_answers: bool | None = None
 
     def reopen(self) -> "FaultyStore":
         return FaultyStore(self._contents)
@@ -299,6 +301,9 @@ class FaultyStore(MemoryStore):
             self._note(f"!! the store is away for {away_s} s")
             await trio.lowlevel.checkpoint()
             raise StoreError("injected: the store is away")
+        if can_fail_late and not matters and self._loses_this_answer(choices):
+            self._note("!! the store commits, and fails")
+            return True
         options = 32 if matters else 64
         from_the_end = options - choices.pick(STORE, options)
         if from_the_end > 10:
@@ -320,6 +325,13 @@ class FaultyStore(MemoryStore):
             self._steps = choices.pick(STORE, MOST_STEPS)
         self._steps -= 1
         return self._steps == 0
+
+    def _loses_this_answer(self, choices: Choices) -> bool:
+        """In one run of eight, every other time: who writes what is no step (that something was
+        told, a beat, a block of events) tries again, and finds that it is there."""
+        if self._loses_answers is None:
+            self._loses_answers = choices.once_in(LOST, 8)
+        return self._loses_answers and choices.once_in(LOST, 2)
 
     def _note(self, what: str) -> None:
         if self.trace is not None:

@@ -277,16 +277,19 @@ class Race:
             raise InvariantBroken(1, f"{world.provider.live} streams are open behind all outcomes")
 
     async def _drained(self, world: World) -> None:
-        """Wait until the store, which is well by now, has the end of each session."""
+        """Wait until the store, which is well by now, has the end of each session, and nothing
+        that is still to be told."""
         for _ in range(DRAINED_S):
-            if not any(map(self._is_left_open, world.sessions)):
-                break
+            if not (self._kept.untold or any(map(self._is_left_open, world.sessions))):
+                return
             await trio.sleep(1.0)
         for session in world.sessions:
             if self._is_left_open(session):
                 record = self.records[session.handle.session_id]
                 told = f"told {self.ends_told[record.id]} times"
                 raise InvariantBroken(4, f"{record.id} is over, and {record.status}, {told}")
+        if self._kept.untold:
+            raise InvariantBroken(4, f"{sorted(self._kept.untold)} are told again and again")
 
     def _is_left_open(self, session: ObservedSession) -> bool:
         """Whether the end of the session is not on record, or was not made known: once, unless

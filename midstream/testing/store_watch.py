@@ -27,6 +27,7 @@ from midstream.messages.transition import MAX_RECOVERIES
 from midstream.stores.conversation_meta import ConversationMeta
 from midstream.stores.state import GUILD_HEARTBEAT_ID, GuildHeartbeat
 from midstream.stores.store import Append, Book, Delete, Log, Operation, Put
+from midstream.stores.untold import UNTOLD_PREFIX
 from midstream.testing.invariants import InvariantBroken, is_automatic, reminded_of
 from midstream.testing.pause_watch import PauseWatch
 from midstream.testing.transcript_rules import violations
@@ -69,6 +70,8 @@ class StoreWatch:
         self.records: dict[str, SessionRecord] = {}
         self.conversations: dict[str, KeptConversation] = {}
         self.pause = PauseWatch(self.records)
+        self.untold: set[str] = set()
+        """The entries of what is not told yet, or is told and not taken out yet."""
         self._logged: dict[str, Position] = {}
         """How far the event log of each session goes."""
         self._writer: object = None
@@ -93,6 +96,10 @@ class StoreWatch:
                     self._take_beat(msgspec.json.decode(document, type=GuildHeartbeat))
                 case Put(book=Book.STATE, id=name, document=document) if name == DISPATCH_STATUS_ID:
                     self.pause.commit(msgspec.json.decode(document, type=DispatchStatus))
+                case Put(book=Book.STATE, id=name) if name.startswith(UNTOLD_PREFIX):
+                    self.untold.add(name)
+                case Delete(book=Book.STATE, id=name):
+                    self.untold.discard(name)
                 case Append(log=Log.ITEMS, key=name, entries=entries):
                     kept = self._conversation(name)
                     changed[name] = len(kept.items)

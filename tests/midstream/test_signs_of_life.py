@@ -1,6 +1,7 @@
 """Hosts that live, stall, die and come back, on one store: whose session it is, and who pays."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import msgspec
 import pytest
@@ -41,7 +42,7 @@ from midstream.stores.conversation_load import load_conversation
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_heartbeat
-from midstream.stores.store import Book, Operation, Page, Put, Query, Receipt, Stored
+from midstream.stores.store import Book, Delete, Operation, Page, Put, Query, Receipt, Stored
 from midstream.stores.untold import load_untold
 from midstream.tools import Tool
 
@@ -684,6 +685,50 @@ async def test_the_session_of_a_door_begins_and_ends_without_reading_the_store(
         heard = await notices_so_far(runtime)
     assert (record.status, record.metadata) == (SessionStatus.COMPLETED, {"attempts": 2})
     assert [type(notice) for notice in heard] == [Began, Ended]
+    assert await load_untold(store) == []
+
+
+FATES = ("kept and said", "kept", "refused")
+
+
+class Mumbling(MemoryStore):
+    """A store that takes notices out and does not say so, or does not even take them out."""
+
+    def __init__(self, fates: Sequence[str]) -> None:
+        super().__init__()
+        self._fates = list(fates)
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        removes = all(isinstance(each, Delete) and each.book is Book.STATE for each in operations)
+        fate = self._fates.pop(0) if removes and self._fates else FATES[0]
+        if fate == "refused":
+            raise StoreError("try again later")
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if fate == "kept":
+            raise StoreError("the answer was lost")
+        return receipt
+
+
+@pytest.mark.parametrize("fates", [*product(FATES, repeat=3)], ids=", ".join)
+async def test_what_was_told_is_told_once_whatever_becomes_of_its_removal(
+    autojump_clock: MockClock, fates: tuple[str, ...]
+) -> None:
+    store, at = Mumbling(fates), format_timestamp(START_MS + 5)
+    async with host(store, HELLO, clock=wall_clock()) as runtime:
+        await runtime.put_on_record(opening(AT_A_DOOR))
+        await trio.sleep(1)
+        ended = SessionEnded(SessionStatus.COMPLETED, "hello")
+        await runtime.put_on_record(ending(AT_A_DOOR, ended, at))
+        await trio.sleep(1)
+        handle = runtime.animate("hi")
+        await handle.result()
+        await trio.sleep(200)
+        heard = [(type(each), each.session_id) for each in await notices_so_far(runtime)]
+    assert heard == [
+        (kind, id) for id in ("ses-door", handle.session_id) for kind in (Began, Ended)
+    ]
     assert await load_untold(store) == []
 
 
