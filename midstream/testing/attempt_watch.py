@@ -16,6 +16,7 @@ session has decided things, which the outside often cannot tell from bad luck:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from midstream.actors.announcer import Announce
 from midstream.config import BudgetConfig
@@ -55,6 +56,14 @@ STOPPED_S = 60.0
 its 5 to stop, and the store may take its time."""
 
 
+class _Moment(NamedTuple):
+    """When a session heard of something: behind how many messages that had been put anywhere, which
+    is an order, and the time in seconds."""
+
+    place: int
+    at_s: float
+
+
 @dataclass
 class _Course:
     """The attempts of one owner of a session. `restarts` counts those that it began by itself."""
@@ -67,7 +76,7 @@ class _Course:
     began_s: float = math.inf
     closed_s: dict[int, float] = field(default_factory=dict[int, float])
     """When the session first heard that attempts have ended, or may have,"""
-    due_s: dict[int, float] = field(default_factory=dict[int, float])
+    due: dict[int, _Moment] = field(default_factory=dict[int, _Moment])
     """and that the delays behind them have passed."""
     overdue: set[int] = field(default_factory=set[int])
     """Follow-ups that have taken too long, and are given up."""
@@ -85,14 +94,10 @@ class _Course:
     """Somebody has crashed, or was stopped with it, since the newest attempt began."""
     not_before_s: float = 0.0
     """When the next attempt may begin."""
-    stopped_at: int | None = None
-    """How many messages had been put anywhere when the session took a stop,"""
-    stopped_at_s: float = 0.0
-    """and when that was."""
+    stopped: _Moment | None = None
+    """When the session took a stop."""
     delayed: set[int] = field(default_factory=set[int])
-    """The attempts behind which there is a delay,"""
-    due_at: dict[int, int] = field(default_factory=dict[int, int])
-    """and when the session was told that it has passed."""
+    """The attempts behind which there is a delay."""
     begun: int = 0
     """The attempt that the session has told of last."""
     over: set[int] = field(default_factory=set[int])
@@ -138,8 +143,7 @@ class AttemptWatch:
                 self._on_attempt(session_of(who), message)
             case Interrupt() | Cancel() if who.endswith("/session"):
                 course = self._course(session_of(who))
-                if course.stopped_at is None:
-                    course.stopped_at, course.stopped_at_s = self._put, now_s
+                course.stopped = course.stopped or _Moment(self._put, now_s)
             case Down() if who.endswith("/session"):
                 course = self._course(session_of(who))
                 course.is_lost = True
@@ -153,8 +157,7 @@ class AttemptWatch:
                 self._course(session_of(who)).overdue.add(attempt)
             case RetryDue(attempt):
                 course = self._course(session_of(who))
-                course.due_at.setdefault(attempt, self._put)
-                course.due_s.setdefault(attempt, now_s)
+                course.due.setdefault(attempt, _Moment(self._put, now_s))
             case WatchedBatch():
                 self._on_batch(session_of(who), message)
             case AttemptHeld():
@@ -217,14 +220,15 @@ class AttemptWatch:
         course.is_lost = False
         course.newest = start.attempt
         name = f"attempt {start.attempt} of {session_id}"
-        if course.stopped_at is not None and place > course.stopped_at:
+        if course.stopped is not None and place > course.stopped.place:
             raise InvariantBroken(3, f"{name} was started behind a stop")
         if put_at_s < course.not_before_s - ROUNDING_S:
             early_s = course.not_before_s - put_at_s
             raise InvariantBroken(1, f"{name} was started {early_s:g} s before it was due")
 
         before = start.attempt - 1
-        if before in course.delayed and course.due_at.get(before, place + 1) > place:
+        due = course.due.get(before)
+        if before in course.delayed and (due is None or due.place > place):
             raise InvariantBroken(1, f"{name} was started without the delay behind {before}")
         return put_at_s
 
@@ -243,7 +247,7 @@ class AttemptWatch:
 
     def _check_silence(self, said: Announce) -> None:
         course = self._courses.get(said.session_id)
-        if course is None or course.stopped_at is None:
+        if course is None or course.stopped is None:
             return
         shown = [each for each in said.events if isinstance(each, Text | Thinking | ToolUse)]
         if shown:
@@ -251,9 +255,9 @@ class AttemptWatch:
 
     def _check_end_of_stop(self, said: Announce, now_s: float) -> None:
         course = self._courses.get(said.session_id)
-        if course is None or course.stopped_at is None:
+        if course is None or course.stopped is None:
             return
-        took_s = now_s - course.stopped_at_s
+        took_s = now_s - course.stopped.at_s
         if took_s > STOPPED_S and any(isinstance(event, SessionEnded) for event in said.events):
             raise InvariantBroken(3, f"{said.session_id} has ended {took_s:g} s behind a stop")
 
@@ -287,7 +291,8 @@ class AttemptWatch:
 
     def _spent(self, course: _Course, before: int) -> str | None:
         """Why nothing should have begun behind the attempt `before`."""
-        decided_s = max(each.get(before, 0.0) for each in (course.closed_s, course.due_s))
+        closed_s, due = course.closed_s.get(before, 0.0), course.due.get(before)
+        decided_s = closed_s if due is None else max(closed_s, due.at_s)
         budget, took_s = self._budget, decided_s - course.began_s
         tokens = sum(course.output_tokens.values())
         if course.restarts > budget.max_restarts:
