@@ -5,19 +5,23 @@ may hold one, hand it on, and send to it from any task of the runtime.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import trio
 
 from midstream.actors.cell import ActorStatistics, Cell
-from midstream.actors.errors import ActorEnded, MailboxFull
+from midstream.actors.errors import ActorDied, ActorEnded, MailboxFull
 from midstream.actors.question import Question
 from midstream.messages.lifecycle import AnyExit, Crashed, LetterReason
 from midstream.messages.reply import Reply
 
 M_contra = TypeVar("M_contra", bound=msgspec.Struct, contravariant=True)
 R = TypeVar("R")
+
+ASKS = 3
+"""How often an actor is asked that crashes over the question."""
 
 
 class Address(Generic[M_contra]):
@@ -97,6 +101,21 @@ class Address(Generic[M_contra]):
             return await question.wait(cell.mailbox, message, deadline_s)
         finally:
             del cell.questions[question]
+
+    async def ask_through_crashes(
+        self, make_message: Callable[[Reply[R]], M_contra], deadline_s: float
+    ) -> R:
+        """`ask`, and ask again where the actor crashes before it has answered, `ASKS` times
+        in all.
+
+        For what may be handled twice: a question that changes nothing, or a change that is the
+        same the second time. `deadline_s` seconds cover everything. Raises what `ask` raises.
+        """
+        until = trio.current_time() + deadline_s
+        for _ in range(ASKS - 1):
+            with suppress(ActorDied):  # if it will not come back, the next ask says so at once
+                return await self.ask(make_message, until - trio.current_time())
+        return await self.ask(make_message, until - trio.current_time())
 
     async def wait_ended(self) -> AnyExit:
         """Wait until the actor has ended for good. Returns how its last incarnation ended."""

@@ -242,7 +242,9 @@ class Funnel:
         if news is None:
             return
         try:
-            await self._machine.ask(lambda reply: Hear(news, reply), HEAR_DEADLINE_S)
+            await self._machine.ask_through_crashes(
+                lambda reply: Hear(news, reply), HEAR_DEADLINE_S
+            )
         except AskFailed as error:
             _log.warning("the end of %s may not count for the pause: %s", news.session_id, error)
 

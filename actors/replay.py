@@ -15,7 +15,6 @@ import trio
 
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage, Subscribe, UnknownSession
-from midstream.actors.errors import ActorDied
 from midstream.actors.event_channel import GapError
 from midstream.actors.subscription import DEFAULT_LIMIT_BYTES, Subscription
 from midstream.messages.event_log import BEGINNING, Block, Position, block_behind, events_of
@@ -27,9 +26,6 @@ from midstream.stores.sessions import load_session
 from midstream.stores.store import Store
 
 SUBSCRIBE_DEADLINE_S = 10.0
-
-ASKS_OF_ANNOUNCER = 3
-"""How often a place is asked for when the Announcer crashes over it."""
 
 POLL_S = 0.5
 """Seconds between two looks at the log of a session that is written elsewhere."""
@@ -193,26 +189,16 @@ class Replay:
     # --- finding the place
 
     async def _subscribe(self, after: int, epoch: int | None) -> Subscription | GapError | None:
-        """The live events; why they cannot be had from there; None of an unknown session.
-
-        An Announcer that crashes over the question is asked again when it is back.
-        """
-        for asks_left in reversed(range(ASKS_OF_ANNOUNCER)):
-            try:
-                return await self._announcer.ask(
-                    lambda reply: Subscribe(
-                        self._session_id, after, reply, epoch, self._limit_bytes
-                    ),
-                    SUBSCRIBE_DEADLINE_S,
-                )
-            except GapError as error:
-                return error
-            except UnknownSession:
-                return None
-            except ActorDied:
-                if not asks_left:
-                    raise
-        return None
+        """The live events; why they cannot be had from there; None of an unknown session."""
+        try:
+            return await self._announcer.ask_through_crashes(
+                lambda reply: Subscribe(self._session_id, after, reply, epoch, self._limit_bytes),
+                SUBSCRIBE_DEADLINE_S,
+            )
+        except GapError as error:
+            return error
+        except UnknownSession:
+            return None
 
     async def _resolve(self, after: int, epoch: int | None, ring: GapError | None) -> Start:
         """The place, where the ring does not reach; `ring` is None without one."""

@@ -18,7 +18,7 @@ from midstream.actors.abort_latch import AbortLatch
 from midstream.actors.actor import Actor
 from midstream.actors.address import Address
 from midstream.actors.announcer import Announce, AnnouncerMessage
-from midstream.actors.errors import ActorDied, AskFailed, AskTimeout, MailboxFull
+from midstream.actors.errors import AskFailed, AskTimeout, MailboxFull
 from midstream.actors.ledger_messages import LedgerMessage, LoadConversation, Write
 from midstream.actors.outcome import Outcome
 from midstream.actors.retry_scheduler import SchedulerMessage
@@ -79,9 +79,6 @@ _log = logging.getLogger("midstream.session")
 RECORD_DEADLINE_S = 30.0
 """Seconds that a write may take before it counts as failed."""
 
-ASKS_OF_LEDGER = 3
-"""How often a write is asked for when the Ledger crashes over it."""
-
 WORK_DEADLINE_S = 10.0
 """Seconds for the task list, which has a shorter deadline of its own."""
 
@@ -130,7 +127,7 @@ class Session(Actor[SessionMessage]):
         self.watch(near.scheduler)
         self.watch(near.tools)
         settings = self._settings
-        conversation: Conversation = await near.ledger.ask(
+        conversation: Conversation = await near.ledger.ask_through_crashes(
             lambda reply: LoadConversation(settings.conversation_id, reply), RECORD_DEADLINE_S
         )
         opening = await self._submit.opening(settings, conversation)
@@ -283,21 +280,13 @@ class Session(Actor[SessionMessage]):
     async def _ask_ledger(self, record: Record, until: float) -> SessionRecord:
         """A crash of the Ledger fails no session: the number of the step makes it safe to
         ask again. Returns the session's record once the step is kept; `until` is trio time."""
-        ledger, enrolment = self._neighbours.ledger, self._enrolment
-        died: ActorDied | None = None
-        for _ in range(ASKS_OF_LEDGER):
-            try:
-                kept: SessionRecord = await ledger.ask(
-                    lambda reply: Write(enrolment, record.step, record.recording, reply),
-                    until - trio.current_time(),
-                )
-            except ActorDied as error:
-                died = error
-            else:
-                self._record = kept
-                return kept
-        assert died is not None
-        raise died
+        enrolment = self._enrolment
+        kept: SessionRecord = await self._neighbours.ledger.ask_through_crashes(
+            lambda reply: Write(enrolment, record.step, record.recording, reply),
+            until - trio.current_time(),
+        )
+        self._record = kept
+        return kept
 
 
 def stops_first(messages: Sequence[SessionMessage]) -> list[SessionMessage]:

@@ -104,7 +104,7 @@ class StopMessageBook:
         if self._neighbours is None:
             return remembered or KeptStop()
         try:
-            conversation: Conversation = await self._neighbours.ledger.ask(
+            conversation: Conversation = await self._neighbours.ledger.ask_through_crashes(
                 lambda reply: LoadConversation(key, reply), ASK_DEADLINE_S
             )
         except (StoreError, AskFailed) as error:

@@ -229,7 +229,7 @@ async def chunks_of(
     """What the model says in a session that somebody else has started here, from its
     beginning; None if the Announcer does not know it."""
     try:
-        subscription: Subscription = await announcer.ask(
+        subscription: Subscription = await announcer.ask_through_crashes(
             lambda reply: Subscribe(session_id, 0, reply), _SUBSCRIBE_DEADLINE_S
         )
         subscription.close()

@@ -232,7 +232,7 @@ class Launcher:
 
     async def _ask_admission(self, session_id: str) -> Refused | None:
         try:
-            return await self._books.machine.address.ask(
+            return await self._books.machine.address.ask_through_crashes(
                 lambda reply: AskDispatch(session_id, reply), ADMISSION_DEADLINE_S
             )
         except AskFailed as error:
@@ -257,7 +257,7 @@ class Launcher:
             return
         event = NeutralEnd(session_id=session_id)
         try:
-            await self._books.machine.address.ask(
+            await self._books.machine.address.ask_through_crashes(
                 lambda reply: Hear(event, reply), ADMISSION_DEADLINE_S
             )
         except AskFailed as error:

@@ -275,7 +275,7 @@ class Runtime:
 
         Raises what the Ledger answers: `StoreError`, `RecordError`, `FenceLost`.
         """
-        return await self._books.ledger.address.ask(
+        return await self._books.ledger.address.ask_through_crashes(
             lambda reply: Apply(transition, reply), RECORD_DEADLINE_S
         )
 
@@ -370,12 +370,14 @@ class Runtime:
     async def rule_counters(self) -> RuleCounters:
         """What the rules have done in all sessions of this runtime so far, and what that
         has cost."""
-        return await self._books.announcer.address.ask(CountRules, FOLLOW_DEADLINE_S)
+        return await self._books.announcer.address.ask_through_crashes(
+            CountRules, FOLLOW_DEADLINE_S
+        )
 
     async def complete_path(self, typed: str) -> tuple[str, ...]:
         """What may be meant by `typed`, the beginning of a reference to a file without its
         `@`: at most a hundred paths, directories first and with a `/` at their end."""
-        return await self._submitting.resolver.address.ask(
+        return await self._submitting.resolver.address.ask_through_crashes(
             lambda reply: CompletePath(typed, reply), COMPLETE_DEADLINE_S
         )
 
@@ -392,7 +394,7 @@ class Runtime:
         >>> async for notice in await runtime.notices():
         ...     print(notice.sequence, notice.notice)
         """
-        return await self._books.announcer.address.ask(
+        return await self._books.announcer.address.ask_through_crashes(
             lambda reply: FollowNotices(after, reply), FOLLOW_DEADLINE_S
         )
 

@@ -133,7 +133,7 @@ class SessionBook:
         if before.is_terminal and not (before.presumed_dead and before.fence is None):
             return before
         cancel = CancelTransition(id=session_id, ended_at=self._now(), reason=reason)
-        record: SessionRecord = await self._ledger.ask(
+        record: SessionRecord = await self._ledger.ask_through_crashes(
             lambda reply: Apply(cancel, reply), ASK_DEADLINE_S
         )
         await self._stop_outside(record)
@@ -155,7 +155,7 @@ class SessionBook:
     ) -> SessionRecord:
         """Change a session's record, for providers whose sessions live outside: the record
         before the launch, a timeout. The record as it is then. Raises what `reduce` raises."""
-        return await self._ledger.ask(
+        return await self._ledger.ask_through_crashes(
             lambda reply: Apply(transition, reply, transcript), ASK_DEADLINE_S
         )
 

@@ -76,7 +76,7 @@ class Submitting:
         self, ledger: Address[LedgerMessage], conversation_id: str
     ) -> dict[str, Any] | None:
         """What is known of a conversation's stopMessage, for an operator."""
-        conversation: Conversation = await ledger.ask(
+        conversation: Conversation = await ledger.ask_through_crashes(
             lambda reply: LoadConversation(conversation_id, reply), LOAD_DEADLINE_S
         )
         return snapshot(known_state(conversation).state)

@@ -33,6 +33,7 @@ ABORT = ("tests/races/test_abort_races.py",)
 STOPS = ("tests/races/test_guards.py", "tests/midstream/test_races.py", *ABORT)
 RECORD = ("tests/messages/test_record.py", "tests/stores/test_conversations.py")
 PAUSE = ("tests/messages/test_dispatch.py",)
+OUTAGES = ("tests/midstream/test_outages.py",)
 SIGNS = ("tests/midstream/test_signs_of_life.py",)
 KEEPER = ("tests/actors/test_event_keeper.py",)
 QUOTA = ("tests/doors/test_gateway_quota.py",)
@@ -999,6 +1000,38 @@ MUTANTS = (
         "        return envelope.key not in self._told and (not late or envelope.name in self._own_letters)",
         "        return True",
         ("tests/midstream/test_outages.py", "tests/races/test_crashes.py"),
+    ),
+    Mutant(
+        "a question that crashes an actor is asked once",
+        None,
+        "actors/address.py",
+        "        for _ in range(ASKS - 1):",
+        "        for _ in range(0):",
+        ("tests/supervisors/test_races.py",),
+    ),
+    Mutant(
+        "a conversation is not asked for again when the Ledger crashes",
+        10,
+        "actors/session.py",
+        "        conversation: Conversation = await near.ledger.ask_through_crashes(",
+        "        conversation: Conversation = await near.ledger.ask(",
+        OUTAGES,
+    ),
+    Mutant(
+        "a step is not written again when the Ledger crashes",
+        10,
+        "actors/session.py",
+        "        kept: SessionRecord = await self._neighbours.ledger.ask_through_crashes(",
+        "        kept: SessionRecord = await self._neighbours.ledger.ask(",
+        OUTAGES,
+    ),
+    Mutant(
+        "the pause is not told again when the BackoffMachine crashes",
+        8,
+        "actors/funnel.py",
+        "            await self._machine.ask_through_crashes(",
+        "            await self._machine.ask(",
+        OUTAGES,
     ),
     Mutant(
         "what was told stays where one of it is out already",

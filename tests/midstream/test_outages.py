@@ -21,12 +21,22 @@ from hosts import (
 )
 from trio.testing import MockClock
 
+from midstream.actors import backoff_machine
 from midstream.actors.clock import SystemClock
 from midstream.actors.turn import Message, Turn
 from midstream.actors.turn_effects import Effect
+from midstream.messages.backoff import BackoffSettings
 from midstream.messages.conversation import AssistantItem, TextPart, ToolResultItem
+from midstream.messages.dispatch import (
+    AnyDispatchEvent,
+    Decision,
+    DispatchStatus,
+    QuotaSpent,
+    decide,
+)
 from midstream.messages.envelope import ReportEnvelope
 from midstream.messages.errors import StoreError
+from midstream.messages.failure import FailureKind
 from midstream.messages.notices import Began, Ended, Phase, RecordFailed
 from midstream.messages.record import SessionStatus
 from midstream.messages.session_reports import RecordReport, ReportedStatus
@@ -42,7 +52,7 @@ from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.sqlite import open_sqlite
 from midstream.stores.state import GUILD_HEARTBEAT_ID, GuildHeartbeat
-from midstream.stores.store import Book, Operation, Receipt
+from midstream.stores.store import Book, Operation, Page, Query, Receipt, Stored
 from midstream.tools import Tool
 
 DOWN = StoreError("the store is down")
@@ -447,6 +457,85 @@ async def test_a_crash_of_the_ledger_fails_no_session_and_writes_nothing_twice(
     assert kinds(conversation.items) == ["UserItem", "AssistantItem"]
     assert await record_of(store, handle.session_id) == await handle.record()
     assert told == [Began, Ended]
+
+
+class BuggyAt(MemoryStore):
+    """A store that crashes whoever makes certain of its calls, when they are done."""
+
+    def __init__(self, calls: range) -> None:
+        super().__init__()
+        self.calls = 0
+        self._crash_at = calls
+
+    def _crash(self) -> None:
+        self.calls += 1
+        if self.calls - 1 in self._crash_at:
+            raise RuntimeError("a bug")
+
+    async def get(self, book: Book, id: str) -> Stored | None:
+        found = await super().get(book, id)
+        self._crash()
+        return found
+
+    async def find(self, book: Book, query: Query) -> Page:
+        found = await super().find(book, query)
+        self._crash()
+        return found
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        receipt = await super().commit(operations, key=key, durable=durable)
+        self._crash()
+        return receipt
+
+
+CALLS = range(1, 26)
+"""Of the store, in two sessions and the seconds behind them; with the first a runtime begins, or
+does not."""
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+@pytest.mark.parametrize("at", CALLS)
+async def test_a_crash_of_whoever_uses_the_store_fails_no_session(
+    at: int, crashes: int, autojump_clock: MockClock
+) -> None:
+    store = BuggyAt(range(at, at + crashes))
+    quota = limited(FailureKind.RATE_LIMITED, 600.0)
+    async with host(store, slow_answer("hello"), quota, clock=wall_clock()) as runtime:
+        first = runtime.animate("hi")
+        assert (await first.result()).status is SessionStatus.COMPLETED
+        second = runtime.animate("go on", conversation_id=first.conversation_id)
+        assert (await second.result()).status is SessionStatus.RATE_LIMITED
+        await trio.sleep(20)
+        assert store.calls > at
+        assert not runtime.is_dispatchable()
+        told = [type(notice) for notice in await notices_so_far(runtime)]
+    assert set(told) == {Began, Ended}
+    for handle in (first, second):
+        assert await record_of(store, handle.session_id) == await handle.record()
+
+
+async def test_a_crash_of_the_back_off_machine_loses_no_news_of_the_quota(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[QuotaSpent] = []
+
+    def crash_at_first(
+        status: DispatchStatus, event: AnyDispatchEvent, now_ms: int, settings: BackoffSettings
+    ) -> Decision:
+        if isinstance(event, QuotaSpent):
+            heard.append(event)
+            if len(heard) < 3:
+                raise RuntimeError("a bug")
+        return decide(status, event, now_ms, settings)
+
+    monkeypatch.setattr(backoff_machine, "decide", crash_at_first)
+    store, quota = MemoryStore(), limited(FailureKind.RATE_LIMITED, 600.0)
+    async with host(store, quota, clock=wall_clock()) as runtime:
+        assert (await runtime.animate("hi").result()).status is SessionStatus.RATE_LIMITED
+        assert not runtime.is_dispatchable()
+    assert len(heard) == 3
 
 
 class Slow(MemoryStore):

@@ -261,3 +261,25 @@ async def test_a_session_that_is_taken_over_again_and_again(race: Race) -> None:
         healed = settle_history(conversation.items, "anthropic")
         if problems := violations(healed, "anthropic"):
             raise InvariantBroken(6, "; ".join(problems))
+
+
+BOOKS = ("ledger", "ledger", "backoff_machine", "heartbeat", "event_recorder", "file_ref_resolver")
+"""Those of a runtime that sessions ask, or that write for them."""
+
+
+@pytest.mark.races(seeds=500, crashing=BOOKS, most_crashes=2, wall_clock=True)
+async def test_sessions_whose_books_crash(race: Race) -> None:
+    """No session fails because of that, and no news of a spent quota is lost."""
+    scripts = [race.one_of((any_answer(race), with_quota(race))) for _ in range(12)]
+    config = configuration(**SHORT)
+    async with race.world(*scripts, rules=[NO_FOO], config=config) as world:
+        for _ in range(3):
+            session = world.animate("hi")
+            await trio.sleep(race.seconds(1.0))
+            if race.pick(4) == 3:
+                await session.cancel()
+    begun = [session.handle for session in world.sessions]
+    for handle in begun:
+        if "runtime/" in (handle.ended.reason or "" if handle.ended is not None else ""):
+            raise InvariantBroken(4, f"{handle.session_id}: {handle.ended}")
+    no_news_is_lost(race, begun)

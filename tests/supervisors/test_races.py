@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from midstream.actors.actor import Actor
-from midstream.actors.address import Address
+from midstream.actors.address import ASKS, Address
 from midstream.actors.errors import ActorDied, ActorEnded, AskTimeout, MailboxFull
 from midstream.messages.lifecycle import (
     AnyExit,
@@ -76,6 +76,9 @@ class Worker(Actor[Mail]):
                 raise ValueError("told to")
             case Question(reply, takes_s):
                 await trio.sleep(takes_s)
+                self._world.questions += 1
+                if self._world.questions <= self._world.crashes:
+                    raise ValueError("asked too much")
                 reply.send(1)
             case Forward(to, item):
                 await to.tell(item)
@@ -94,6 +97,9 @@ class World:
         self.surroundings = Surroundings(random.Random(7), self.events.append)
         self.crash_in_stopped = False
         self.start_s = 0.0
+        self.questions = 0
+        self.crashes = 0
+        """The first so many questions crash the worker."""
 
     def worker(self, name: str, **options: Any) -> ActorSpec[Mail]:
         return ActorSpec(name, lambda: Worker(self, name), **options)
@@ -171,6 +177,60 @@ async def test_askers_in_the_mailbox_of_a_crashing_actor_are_told_and_not_answer
         await trio.sleep(10)
         assert a.statistics().handled == 0
         assert len(world.letters(LetterReason.ASKER_GONE)) == 1
+
+
+@pytest.mark.parametrize("crashes", range(ASKS))
+async def test_a_question_that_may_be_handled_twice_is_asked_again(
+    autojump_clock: MockClock, world: World, crashes: int
+) -> None:
+    a, world.crashes = world.worker("a"), crashes
+    async with open_supervisor(Supervisor("root", [a], backoff=SLOWLY), world.surroundings):
+        assert await a.address.ask_through_crashes(Question, 60) == 1
+        assert world.questions == crashes + 1
+
+
+async def test_a_question_that_always_crashes_is_asked_so_often_and_no_more(
+    autojump_clock: MockClock, world: World
+) -> None:
+    a, world.crashes = world.worker("a"), 1_000
+    root = Supervisor("root", [a], backoff=SLOWLY, intensity=OFTEN)
+    async with open_supervisor(root, world.surroundings):
+        with pytest.raises(ActorDied, match="asked too much; it had begun"):
+            await a.address.ask_through_crashes(Question, 60)
+        await trio.sleep(60)
+        assert world.questions == ASKS
+
+
+async def test_a_question_behind_one_that_crashes_the_actor_is_asked_again(
+    autojump_clock: MockClock, world: World
+) -> None:
+    a = world.worker("a")
+    async with open_supervisor(Supervisor("root", [a], backoff=SLOWLY), world.surroundings):
+        await a.address.tell(Crash(after_s=3))
+        assert await a.address.ask_through_crashes(Question, 60) == 1
+        assert 8 <= trio.current_time() <= 13
+
+
+async def test_the_deadline_covers_all_times_that_a_question_is_asked(
+    autojump_clock: MockClock, world: World
+) -> None:
+    a, world.crashes = world.worker("a"), 1
+    async with open_supervisor(Supervisor("root", [a], backoff=SLOWLY), world.surroundings):
+        with pytest.raises(AskTimeout, match="had not read it"):
+            await a.address.ask_through_crashes(lambda reply: Question(reply, 1), 4)
+        assert trio.current_time() == 4
+        await trio.sleep(60)
+        assert world.questions == 1
+
+
+async def test_an_actor_that_has_crashed_for_good_is_not_waited_for(
+    autojump_clock: MockClock, world: World
+) -> None:
+    a, world.crashes = world.worker("a", restart=Restart.TEMPORARY), 1
+    async with open_supervisor(Supervisor("root", [a], backoff=SLOWLY), world.surroundings):
+        with pytest.raises(ActorEnded, match="asked too much"):
+            await a.address.ask_through_crashes(Question, 60)
+        assert trio.current_time() == 0
 
 
 async def test_a_stop_during_the_wait_for_a_restart_starts_nothing_any_more(
