@@ -280,6 +280,7 @@ async def test_sessions_whose_books_crash(race: Race) -> None:
                 await session.cancel()
     begun = [session.handle for session in world.sessions]
     for handle in begun:
-        if "runtime/" in (handle.ended.reason or "" if handle.ended is not None else ""):
-            raise InvariantBroken(4, f"{handle.session_id}: {handle.ended}")
+        ended = handle.ended
+        if ended is not None and "runtime/" in (ended.reason or ""):
+            raise InvariantBroken(4, f"{handle.session_id}: {ended}")
     no_news_is_lost(race, begun)
