@@ -56,6 +56,7 @@ A_PLACE_THAT_ONLY_A_LOST_HOST_KNEW = (
 )
 AN_END_THAT_IS_TOLD_TWICE = ((test_chain_races.test_a_chain_while_everything_goes_wrong, 7836),)
 A_CHECK_THAT_ASKED_TOO_MUCH = (
+    (test_host_races.test_sessions_whose_books_crash, 3228),
     (test_chain_races.test_two_conversations_of_one_runtime_do_not_share_a_chain, 6180),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 5095),
     (test_host_races.test_two_hosts_against_cancel_stall_and_recovery, 10156),
