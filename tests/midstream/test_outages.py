@@ -516,6 +516,27 @@ async def test_a_crash_of_whoever_uses_the_store_fails_no_session(
         assert await record_of(store, handle.session_id) == await handle.record()
 
 
+class Poisoned(MemoryStore):
+    """A store with one conversation that crashes whoever reads it."""
+
+    async def get(self, book: Book, id: str) -> Stored | None:
+        if id == "con-poisoned":
+            raise RuntimeError("a bug")
+        return await super().get(book, id)
+
+
+async def test_a_conversation_that_crashes_the_ledger_again_and_again_fails_alone(
+    autojump_clock: MockClock,
+) -> None:
+    async with host(Poisoned(), slow_answer("hello"), clock=wall_clock()) as runtime:
+        other = runtime.animate("hi")
+        await trio.sleep(5)
+        poisoned = await runtime.animate("hi", conversation_id="con-poisoned").result()
+        assert poisoned.status is SessionStatus.FAILED
+        assert "runtime/ledger crashed with RuntimeError: a bug" in (poisoned.reason or "")
+        assert (await other.result()).status is SessionStatus.COMPLETED
+
+
 async def test_a_crash_of_the_back_off_machine_loses_no_news_of_the_quota(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
