@@ -47,6 +47,10 @@ KEEP_DEADLINE_S = 15.0
 UNRECORDED_PROBE_S = 60.0
 """Seconds in which a session that was let in has to come on record."""
 
+UNHEARD_PROBE_S = 6.0
+"""Seconds in which the host of a probe that is over says so itself, longer than its Ledger tries
+to (`funnel.HEAR_DEADLINE_S`): it alone knows how long the provider does not want to be asked."""
+
 UNKEPT_LIMIT = 1_000
 """Events that are remembered while the store is down; the oldest are dropped."""
 
@@ -124,8 +128,8 @@ class BackoffMachine(Actor[BackoffMessage]):
         self._problem: str | None = None
         self._unkept: list[tuple[AnyDispatchEvent, int]] = []
         """What was decided without the store, each with its time in milliseconds."""
-        self._unrecorded: dict[str, float] = {}
-        """Probes that have no record, and since when they are seen so."""
+        self._lost: dict[tuple[str, bool], float] = {}
+        """Probes that have no record, or one that is over, and since when they are seen so."""
 
     async def started(self) -> None:
         await self._reload()
@@ -216,7 +220,7 @@ class BackoffMachine(Actor[BackoffMessage]):
 
     async def _release_lost_probes(self) -> None:
         """A probe whose host died must not keep the others waiting for ever: it counts as
-        ended when its record says so, or when it has none for too long."""
+        ended when its record has said so for a while, or when it has none for too long."""
         probes = self._view.status.probes
         if not probes:
             return
@@ -225,15 +229,16 @@ class BackoffMachine(Actor[BackoffMessage]):
         except StoreError:
             return  # the reload has complained already
         now = trio.current_time()
-        self._unrecorded = {
-            probe: self._unrecorded.get(probe, now) for probe in probes if probe not in records
-        }
-        for probe in probes:
+        lost = [each for each in probes if each not in records or records[each].is_terminal]
+        seen = {(probe, probe in records) for probe in lost}
+        self._lost = {each: self._lost.get(each, now) for each in seen}
+        for probe in lost:
             record = records.get(probe)
-            if record is not None and record.is_terminal:
-                await self._decide(end_of(record))
-            elif now - self._unrecorded.get(probe, now) > UNRECORDED_PROBE_S:
+            waited_s = now - self._lost[probe, record is not None]
+            if record is None and waited_s > UNRECORDED_PROBE_S:
                 await self._decide(NeutralEnd(session_id=probe))
+            elif record is not None and waited_s > UNHEARD_PROBE_S:
+                await self._decide(end_of(record))
 
     def _complain(self, problem: str | None) -> None:
         """Say once what is wrong with the status; it pauses nobody (spec/animator.md 14.19)."""

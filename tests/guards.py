@@ -744,6 +744,22 @@ MUTANTS = (
         PAUSE,
     ),
     Mutant(
+        "others say at once how a probe has ended",
+        8,
+        "actors/backoff_machine.py",
+        "            elif record is not None and waited_s > UNHEARD_PROBE_S:",
+        "            elif record is not None:",
+        ("tests/midstream/test_backoff.py",),
+    ),
+    Mutant(
+        "nobody says how the probe of a dead host has ended",
+        8,
+        "actors/backoff_machine.py",
+        "            elif record is not None and waited_s > UNHEARD_PROBE_S:",
+        "            elif False:",
+        ("tests/midstream/test_backoff.py",),
+    ),
+    Mutant(
         "a probe that is refused opens no longer window",
         8,
         "messages/dispatch.py",

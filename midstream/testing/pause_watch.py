@@ -27,8 +27,9 @@ from midstream.messages.record import SessionRecord, SessionStatus
 from midstream.messages.timestamps import parse_timestamp
 from midstream.testing.invariants import InvariantBroken
 
-RELEASED_S = 5.0
-"""Seconds within which the place of a probe is free that has ended: hosts look every second."""
+RELEASED_S = 12.0
+"""Seconds within which the place of a probe is free that has ended: its own host has 6 to say so,
+and the others look every second."""
 
 SILENT = frozenset(
     {SessionStatus.CANCELLED, SessionStatus.DEAD_LETTERED, SessionStatus.RATE_LIMITED}

@@ -26,11 +26,13 @@ from midstream.messages.failure import FailureKind
 from midstream.messages.notices import Ended
 from midstream.messages.record import SessionStatus
 from midstream.messages.stream import BlockStarted, StreamStarted, TextDelta
-from midstream.messages.timestamps import parse_timestamp
+from midstream.messages.timestamps import format_timestamp, parse_timestamp
+from midstream.messages.transition import DetachedReady, Outcome, Terminal
 from midstream.providers.scripted import Call, Hang, Pause, ScriptedProvider, Step, answer
 from midstream.rules.rule import Rule, ScopeToken, Source
 from midstream.runtime import Runtime
 from midstream.stores.memory import MemoryStore
+from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_status
 from midstream.stores.store import Book, Query
 from midstream.tools import Tool
@@ -403,6 +405,36 @@ async def test_a_probe_whose_host_dies_does_not_keep_the_others_out_for_ever(
         assert runtime.sessions.refusal("ses-x") is not None
         await trio.sleep(60)
         assert (await runtime.animate("hi").result()).status is SessionStatus.COMPLETED
+
+
+async def test_others_leave_it_to_the_host_of_a_probe_to_say_how_it_has_ended(
+    autojump_clock: MockClock,
+) -> None:
+    """It alone knows how long the provider wants to be left alone; if it is dead, they say it."""
+    store, clock, config = MemoryStore(), wall_clock(), configuration(probe_limit=1)
+    async with host(store, limited(), clock=clock, config=config) as runtime:
+        await hit_the_limit(runtime)
+        await trio.sleep(16 * MINUTE_S)
+        now = format_timestamp(clock.now_ms())
+        begun = DetachedReady(id="ses-probe", started_at=now, provider="cc", last_activity_at=now)
+        refused = Terminal(
+            id="ses-probe",
+            status=Outcome.RATE_LIMITED,
+            ended_at=now,
+            exit_code=1,
+            last_activity_at=now,
+        )
+        await apply_transition(store, begun)
+        kept = await load_status(store)
+        probed = msgspec.structs.replace(kept.status, probes=("ses-probe",))
+        await store.put(Book.STATE, DISPATCH_STATUS_ID, probed, kept.version)
+        await trio.sleep(30)
+        await apply_transition(store, refused)
+        await trio.sleep(5)
+        assert (await load_status(store)).status == probed
+        await trio.sleep(5)
+        status = (await load_status(store)).status
+        assert (status.backoff_level, status.last_triggering_session) == (1, "ses-probe")
 
 
 # --- several hosts, restarts, stores that fail
