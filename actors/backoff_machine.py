@@ -129,7 +129,8 @@ class BackoffMachine(Actor[BackoffMessage]):
         self._unkept: list[tuple[AnyDispatchEvent, int]] = []
         """What was decided without the store, each with its time in milliseconds."""
         self._lost: dict[tuple[str, bool], float] = {}
-        """Probes that have no record, or one that is over, and since when they are seen so."""
+        """Probes that have no record, or one that is over (True), and since when they are seen
+        so."""
 
     async def started(self) -> None:
         await self._reload()
@@ -229,16 +230,16 @@ class BackoffMachine(Actor[BackoffMessage]):
         except StoreError:
             return  # the reload has complained already
         now = trio.current_time()
-        lost = [each for each in probes if each not in records or records[each].is_terminal]
-        seen = {(probe, probe in records) for probe in lost}
-        self._lost = {each: self._lost.get(each, now) for each in seen}
-        for probe in lost:
-            record = records.get(probe)
-            waited_s = now - self._lost[probe, record is not None]
-            if record is None and waited_s > UNRECORDED_PROBE_S:
-                await self._decide(NeutralEnd(session_id=probe))
-            elif record is not None and waited_s > UNHEARD_PROBE_S:
-                await self._decide(end_of(record))
+        lost = [
+            (probe, probe in records)
+            for probe in probes
+            if probe not in records or records[probe].is_terminal
+        ]
+        self._lost = {each: self._lost.get(each, now) for each in lost}
+        for (probe, is_over), since in self._lost.items():
+            if now - since > (UNHEARD_PROBE_S if is_over else UNRECORDED_PROBE_S):
+                end = end_of(records[probe]) if is_over else NeutralEnd(session_id=probe)
+                await self._decide(end)
 
     def _complain(self, problem: str | None) -> None:
         """Say once what is wrong with the status; it pauses nobody (spec/animator.md 14.19)."""

@@ -199,7 +199,7 @@ class Funnel:
         if left:
             self._told[session_id] = left
 
-    async def _take_out(self, session_id: str, told: Sequence["_Told"]) -> None:
+    async def _take_out(self, session_id: str, told: Sequence[_Told]) -> None:
         done = [removal(session_id, each.version) for each in told if each.version is not None]
         if len(done) == len(told):
             with suppress(VersionConflict):  # some of it is out already, and the rest is not
