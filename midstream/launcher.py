@@ -40,6 +40,7 @@ from midstream.rules.tool_shapes import ToolTable
 from midstream.stores.conversations import ConversationBusy
 from midstream.submitting import Submitting, continuation_settings
 from midstream.supervisors.dynamic_supervisor import DynamicSupervisor
+from midstream.supervisors.errors import ChildStartFailed, RestartIntensityExceeded
 from midstream.supervisors.session_tree import Watching, session_tree
 from midstream.supervisors.supervisor import Supervisor
 from midstream.tools import Tool, offer
@@ -302,6 +303,6 @@ class Launcher:
 
 def _root_of(error: BaseException) -> BaseException:
     """What a start failed with, below what supervisors say about it."""
-    while error.__cause__ is not None:
+    while isinstance(error, ChildStartFailed | RestartIntensityExceeded) and error.__cause__:
         error = error.__cause__
     return error

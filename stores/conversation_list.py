@@ -6,13 +6,13 @@ costs a few small reads, whatever its length.
 
 import msgspec
 
-from midstream.messages.conversation import AnyItem, UserItem
+from midstream.messages.conversation import UserItem
 from midstream.messages.record import SessionRecord
 from midstream.stores.conversation_meta import ConversationMeta, load_meta
+from midstream.stores.item_log import read_page
 from midstream.stores.session_list import SessionFilter, list_sessions
 from midstream.stores.store import MAX_LIMIT, Book, Cursor, Log, Store
 
-_ITEM = msgspec.json.Decoder[AnyItem](AnyItem)
 _OPENING_ITEMS = 8
 """Items at the beginning among which the user's first words are looked for."""
 
@@ -44,18 +44,8 @@ async def list_conversations(store: Store, limit: int) -> tuple[ConversationSumm
     return tuple([await _summary(store, id, record) for id, record in newest.items()])
 
 
-async def read_log(store: Store, id: str, start: int = 0) -> tuple[AnyItem, ...]:
-    """The items of a conversation from position `start` on, in the context or not."""
-    items: list[AnyItem] = []
-    while True:
-        page = await store.read(Log.ITEMS, id, start + len(items))
-        items += map(_ITEM.decode, page)
-        if len(page) < MAX_LIMIT:
-            return tuple(items)
-
-
 async def _summary(store: Store, id: str, record: SessionRecord) -> ConversationSummary:
-    opening = [_ITEM.decode(row) for row in await store.read(Log.ITEMS, id, 0, _OPENING_ITEMS)]
+    opening = await read_page(store, id, 0, _OPENING_ITEMS)
     words = [item.text for item in opening if isinstance(item, UserItem) and not item.automatic]
     return ConversationSummary(
         meta=(await load_meta(store, id)).meta,

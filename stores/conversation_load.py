@@ -6,10 +6,9 @@ from msgspec.structs import replace
 from midstream.messages.conversation import AnyItem
 from midstream.messages.injection import InjectionRecord, in_context, last_turns
 from midstream.stores.conversation_meta import KeptMeta, load_meta
+from midstream.stores.item_log import read_items
 from midstream.stores.sessions import KeptSession, load_session
-from midstream.stores.store import MAX_LIMIT, Book, Log, Query, Store
-
-_ITEMS = msgspec.json.Decoder[AnyItem](AnyItem)
+from midstream.stores.store import MAX_LIMIT, Book, Query, Store
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -55,20 +54,11 @@ async def load_conversation(
         session = await load_session(store, session_id) if session_id else None
         if known is not None and known.kept.version == kept.version:
             return replace(known, session=session)
-        items = await _load_items(store, id, kept.meta.start)
+        items = await read_items(store, id, kept.meta.start)
         records = await _load_injections(store, id)
         if await load_meta(store, id) == kept:
             injections = in_context(records, items, kept.meta.start)
             return Conversation(kept, items, injections, session)
-
-
-async def _load_items(store: Store, id: str, start: int) -> tuple[AnyItem, ...]:
-    items: list[AnyItem] = []
-    while True:
-        page = await store.read(Log.ITEMS, id, start + len(items))
-        items += map(_ITEMS.decode, page)
-        if len(page) < MAX_LIMIT:
-            return tuple(items)
 
 
 async def _load_injections(store: Store, id: str) -> list[InjectionRecord]:

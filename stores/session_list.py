@@ -4,14 +4,18 @@ Everything here reads through the indexes of the store and holds one page at a t
 a book of a hundred thousand sessions costs no more memory than one of ten.
 """
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from midstream.messages.errors import StoreError
 from midstream.messages.record import LIVE_STATUSES, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.stores.sessions import KeptSession
-from midstream.stores.store import MAX_LIMIT, Between, Book, Condition, Cursor, Query, Store
+from midstream.stores.store import MAX_LIMIT, Between, Book, Condition, Cursor, Page, Query, Store
+
+_log = logging.getLogger("midstream.sessions")
 
 DAY_MS = 86_400_000
 
@@ -57,22 +61,23 @@ class SessionPage(msgspec.Struct, frozen=True):
 async def list_sessions(
     store: Store, which: SessionFilter, limit: int, after: Cursor | None = None
 ) -> SessionPage:
-    """One page. Raises `StoreError`, and `ValueError` for a bad instant."""
+    """One page, without what cannot be read. Raises `StoreError`, and `ValueError` for a bad
+    instant."""
     query = Query(which.conditions(), "startedAt", descending=True, limit=limit, after=after)
     page = await store.find(Book.SESSIONS, query)
-    return SessionPage(tuple(row.decode(SessionRecord) for row in page.rows), page.next)
+    return SessionPage(tuple(kept.record for kept in _readable(page)), page.next)
 
 
 async def find_sessions(
     store: Store, where: Mapping[str, Condition]
 ) -> AsyncGenerator[KeptSession, None]:
-    """All records that meet the conditions, in the order of ids, each as it was when its
-    page was read. Raises `StoreError`."""
+    """All records that meet the conditions and can be read, in the order of ids, each as it
+    was when its page was read. Raises `StoreError`."""
     query = Query(where, limit=MAX_LIMIT)
     while True:
         page = await store.find(Book.SESSIONS, query)
-        for row in page.rows:
-            yield KeptSession(row.decode(SessionRecord), row.version)
+        for kept in _readable(page):
+            yield kept
         if page.next is None:
             return
         query = query._replace(after=page.next)
@@ -86,16 +91,27 @@ def live_sessions(store: Store) -> AsyncGenerator[KeptSession, None]:
 async def records_of(
     store: Store, ids: Collection[str], statuses: Sequence[str] = ()
 ) -> dict[str, SessionRecord]:
-    """The records with these ids, those that exist and, if given, have one of `statuses`.
-    No query without ids (spec/animator.md 5.4)."""
+    """The records with these ids, those that exist, can be read and, if given, have one of
+    `statuses`. No query without ids (spec/animator.md 5.4)."""
     found: dict[str, SessionRecord] = {}
     wanted = list(dict.fromkeys(ids))
     restricted: dict[str, Condition] = {"status": tuple(statuses)} if statuses else {}
     for first in range(0, len(wanted), IDS_AT_ONCE):
         where = {"id": tuple(wanted[first : first + IDS_AT_ONCE]), **restricted}
         page = await store.find(Book.SESSIONS, Query(where, limit=IDS_AT_ONCE))
-        found.update((row.id, row.decode(SessionRecord)) for row in page.rows)
+        found.update((kept.record.id, kept.record) for kept in _readable(page))
     return found
+
+
+def _readable(page: Page) -> Iterator[KeptSession]:
+    """One that cannot be read, such as a newer version may write, hides none of the others."""
+    for row in page.rows:
+        try:
+            record = row.decode(SessionRecord)
+        except StoreError as error:
+            _log.warning("a session is passed over: %s", error)
+        else:
+            yield KeptSession(record, row.version)
 
 
 def _first(since: str | None) -> str:

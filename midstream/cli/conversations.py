@@ -36,12 +36,9 @@ from midstream.messages.conversation import (
 )
 from midstream.messages.errors import MidstreamError
 from midstream.messages.stop_message_codec import STATE_NAME, decode_state, snapshot
-from midstream.stores.conversation_list import (
-    ConversationSummary,
-    list_conversations,
-    read_log,
-)
+from midstream.stores.conversation_list import ConversationSummary, list_conversations
 from midstream.stores.conversation_load import Conversation, load_conversation
+from midstream.stores.item_log import read_items
 from midstream.stores.store import Store
 
 conversations_app = typer.Typer(
@@ -170,7 +167,7 @@ async def _show(id: str, full: bool, everything: bool, config: Path | None, json
         if not conversation.kept.version:
             raise UnknownConversation(f"no conversation {id} is on record")
         start = 0 if everything else conversation.kept.meta.start
-        items = await read_log(store, id, start)
+        items = await read_items(store, id, start)
     shown = [
         ShownItem(
             position=position,

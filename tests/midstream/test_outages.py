@@ -52,7 +52,17 @@ from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.sqlite import open_sqlite
 from midstream.stores.state import GUILD_HEARTBEAT_ID, GuildHeartbeat
-from midstream.stores.store import Book, Operation, Page, Query, Receipt, Stored
+from midstream.stores.store import (
+    Append,
+    Book,
+    Log,
+    Operation,
+    Page,
+    Query,
+    Receipt,
+    Stored,
+    encode,
+)
 from midstream.tools import Tool
 
 DOWN = StoreError("the store is down")
@@ -534,6 +544,26 @@ async def test_a_conversation_that_crashes_the_ledger_again_and_again_fails_alon
         poisoned = await runtime.animate("hi", conversation_id="con-poisoned").result()
         assert poisoned.status is SessionStatus.FAILED
         assert "runtime/ledger crashed with RuntimeError: a bug" in (poisoned.reason or "")
+        assert (await other.result()).status is SessionStatus.COMPLETED
+
+
+async def test_a_conversation_that_cannot_be_read_fails_by_itself_however_often_it_is_asked_for(
+    autojump_clock: MockClock,
+) -> None:
+    """Its last item is of a kind that only a newer version knows."""
+    store, id = MemoryStore(), "con-newer"
+    answers = slow_answer("hello"), slow_answer("hello")
+    async with host(store, *answers, clock=wall_clock()) as runtime:
+        await runtime.animate("hi", conversation_id=id).result()
+        newer = Append(
+            Log.ITEMS, id, (encode({"kind": "hologram"}),), await store.length(Log.ITEMS, id)
+        )
+        await store.commit([newer])
+        other = runtime.animate("hi")
+        for _ in range(10):
+            ended = await runtime.animate("hi", conversation_id=id).result()
+            assert ended.status is SessionStatus.FAILED
+            assert f"of {id} cannot be read" in (ended.reason or "")
         assert (await other.result()).status is SessionStatus.COMPLETED
 
 

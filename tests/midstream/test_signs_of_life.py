@@ -510,6 +510,21 @@ async def test_an_error_with_one_session_does_not_end_the_search(
     assert statuses == [SessionStatus.FAILED, SessionStatus.RUNNING, SessionStatus.FAILED]
 
 
+async def test_a_record_that_cannot_be_read_does_not_end_the_search(
+    autojump_clock: MockClock,
+) -> None:
+    """Such as one that a newer version has written."""
+    store, clock = MemoryStore(), wall_clock()
+    at = format_timestamp(clock.now_ms())
+    newer = {"id": "ses-0", "status": "running", "startedAt": at, "provider": "cc", "error": 5}
+    await store.put(Book.SESSIONS, "ses-0", newer, 0)
+    lost = DetachedReady(id="ses-1", started_at=at, provider="cc", last_activity_at=at)
+    await apply_transition(store, lost)
+    async with host(store, clock=clock):
+        await trio.sleep(200)
+        assert (await record_of(store, "ses-1")).presumed_dead
+
+
 class BrokenFor(MemoryStore):
     """A store that cannot write one record."""
 

@@ -32,6 +32,7 @@ from midstream.messages.transition import (
     Terminal,
 )
 from midstream.stores.conversation_draft import Claim, ConversationWrite
+from midstream.stores.conversation_list import list_conversations
 from midstream.stores.conversation_load import Conversation, load_conversation
 from midstream.stores.conversation_meta import ConversationMeta, KeptMeta
 from midstream.stores.conversations import (
@@ -43,6 +44,7 @@ from midstream.stores.conversations import (
     keep_state,
     replace_context,
 )
+from midstream.stores.item_log import read_items
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition, load_session
 from midstream.stores.sqlite import open_sqlite
@@ -508,3 +510,21 @@ async def test_what_cannot_be_read_is_reported_by_its_place(store: Store) -> Non
     with pytest.raises(StoreError):
         await accept(store)
     assert await store.count(Book.SESSIONS, {}) == 0
+
+
+@pytest.mark.parametrize("entry", [{"kind": "hologram"}, {}, "words", 3])
+async def test_an_item_that_cannot_be_read_is_reported_by_its_place(
+    entry: object, store: Store
+) -> None:
+    """Such as one that a newer version has written."""
+    await accept(store)
+    await store.commit([Append(Log.ITEMS, "c", (encode(entry),), 1)])
+
+    for read in (
+        load_conversation(store, "c"),
+        read_items(store, "c"),
+        list_conversations(store, 5),
+    ):
+        with pytest.raises(StoreError, match="item 1 of c cannot be read"):
+            await read
+    assert await read_items(store, "c", 2) == ()

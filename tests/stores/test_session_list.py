@@ -1,5 +1,6 @@
 """Finding sessions: filters, days, pages, ids."""
 
+import msgspec
 import pytest
 
 from midstream.messages.record import Fence, SessionRecord, SessionStatus
@@ -103,6 +104,21 @@ async def test_records_are_found_by_id_whatever_their_number() -> None:
     wanted = [f"ses-{n:05}" for n in (*range(1200), 5000, 5)]
     assert len(await records_of(store, wanted)) == 1200
     assert await records_of(store, wanted, [SessionStatus.FAILED.value]) == {}
+
+
+@pytest.mark.parametrize("problem", [{"status": "levitating"}, {"startedAt": None}])
+async def test_a_record_that_cannot_be_read_hides_none_of_the_others(
+    problem: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    good = [record(n, SessionStatus.RUNNING) for n in (1, 3)]
+    store = await store_of(*good)
+    bad = msgspec.to_builtins(record(2, SessionStatus.RUNNING)) | problem
+    await store.put(Book.SESSIONS, "ses-00002", bad, 0)
+
+    assert await ids(store, SessionFilter()) == ["ses-00003", "ses-00001"]
+    assert [kept.record async for kept in find_sessions(store, {})] == good
+    assert list(await records_of(store, ["ses-00001", "ses-00002"])) == ["ses-00001"]
+    assert "a session is passed over: ses-00002: cannot be read" in caplog.text
 
 
 async def test_without_ids_nothing_is_asked() -> None:
