@@ -4,18 +4,14 @@ Everything here reads through the indexes of the store and holds one page at a t
 a book of a hundred thousand sessions costs no more memory than one of ten.
 """
 
-import logging
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 import msgspec
 
-from midstream.messages.errors import StoreError
 from midstream.messages.record import LIVE_STATUSES, SessionRecord, SessionStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.stores.sessions import KeptSession
-from midstream.stores.store import MAX_LIMIT, Between, Book, Condition, Cursor, Page, Query, Store
-
-_log = logging.getLogger("midstream.sessions")
+from midstream.stores.store import MAX_LIMIT, Between, Book, Condition, Cursor, Query, Store
 
 DAY_MS = 86_400_000
 
@@ -65,7 +61,7 @@ async def list_sessions(
     instant."""
     query = Query(which.conditions(), "startedAt", descending=True, limit=limit, after=after)
     page = await store.find(Book.SESSIONS, query)
-    return SessionPage(tuple(kept.record for kept in _readable(page)), page.next)
+    return SessionPage(tuple(record for record, _ in page.readable(SessionRecord)), page.next)
 
 
 async def find_sessions(
@@ -76,8 +72,8 @@ async def find_sessions(
     query = Query(where, limit=MAX_LIMIT)
     while True:
         page = await store.find(Book.SESSIONS, query)
-        for kept in _readable(page):
-            yield kept
+        for record, version in page.readable(SessionRecord):
+            yield KeptSession(record, version)
         if page.next is None:
             return
         query = query._replace(after=page.next)
@@ -99,19 +95,8 @@ async def records_of(
     for first in range(0, len(wanted), IDS_AT_ONCE):
         where = {"id": tuple(wanted[first : first + IDS_AT_ONCE]), **restricted}
         page = await store.find(Book.SESSIONS, Query(where, limit=IDS_AT_ONCE))
-        found.update((kept.record.id, kept.record) for kept in _readable(page))
+        found.update((record.id, record) for record, _ in page.readable(SessionRecord))
     return found
-
-
-def _readable(page: Page) -> Iterator[KeptSession]:
-    """One that cannot be read, such as a newer version may write, hides none of the others."""
-    for row in page.rows:
-        try:
-            record = row.decode(SessionRecord)
-        except StoreError as error:
-            _log.warning("a session is passed over: %s", error)
-        else:
-            yield KeptSession(record, row.version)
 
 
 def _first(since: str | None) -> str:

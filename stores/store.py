@@ -10,7 +10,8 @@ in tests/stores/conformance.py is what a store has to pass.
 Sources: spec/animator.md 2, architecture.md invariants 4, 5 and 10.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -21,6 +22,8 @@ import msgspec
 from midstream.messages.errors import StoreError
 
 T = TypeVar("T")
+
+_log = logging.getLogger("midstream.store")
 
 
 class Book(StrEnum):
@@ -142,6 +145,17 @@ class Page(NamedTuple):
 
     rows: tuple[Stored, ...]
     next: Cursor | None
+
+    def readable(self, kind: type[T]) -> Iterator[tuple[T, int]]:
+        """The documents as structs, each with its version. One that is none, such as a newer
+        version may write, hides none of the others: it is passed over, with a warning."""
+        for row in self.rows:
+            try:
+                document = row.decode(kind)
+            except StoreError as error:
+                _log.warning("a document is passed over: %s", error)
+            else:
+                yield document, row.version
 
 
 class Query(NamedTuple):

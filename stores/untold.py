@@ -58,10 +58,10 @@ def _id(session_id: str, version: int) -> str:
 
 
 async def load_untold(store: Store, session_id: str | None = None) -> Sequence[Untold]:
-    """What is not told yet, of one session or of all, the earlier first; at most a thousand.
-    Raises `StoreError`."""
+    """What is not told yet and can be read, of one session or of all, the earlier first; at
+    most a thousand. Raises `StoreError`."""
     start = UNTOLD_PREFIX if session_id is None else f"{UNTOLD_PREFIX}{session_id}/"
     # "0" is the character behind "/".
     query = Query(where={"id": Between(start, f"{start[:-1]}0")}, limit=1_000)
     page = await store.find(Book.STATE, query)
-    return sorted((row.decode(Untold) for row in page.rows), key=lambda each: each.version)
+    return sorted((each for each, _ in page.readable(Untold)), key=lambda each: each.version)

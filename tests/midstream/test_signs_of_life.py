@@ -647,6 +647,20 @@ async def test_a_notice_that_a_killed_host_could_not_tell_is_told_by_one_other_o
         assert await notices_so_far(later) == []
 
 
+async def test_a_notice_that_cannot_be_read_keeps_no_other_from_being_told(
+    autojump_clock: MockClock,
+) -> None:
+    """Such as one of a kind that only a newer version has."""
+    store, clock = MemoryStore(), wall_clock()
+    await written_and_not_told(store, clock.now_ms(), SessionStatus.COMPLETED)
+    newer = {"id": "untold/ses-a/1", "notices": [{"notice": "hologram"}]}
+    await store.put(Book.STATE, "untold/ses-a/1", newer, 0)
+    async with host(store, clock=clock) as runtime:
+        await trio.sleep(200)
+        heard = await notices_so_far(runtime)
+    assert [type(notice) for notice in heard] == [Began, Ended]
+
+
 async def test_what_was_told_is_not_kept_as_untold(autojump_clock: MockClock) -> None:
     store, clock = MemoryStore(), wall_clock()
     async with host(store, HELLO, SPEAKING, clock=clock) as runtime:

@@ -118,7 +118,7 @@ async def test_a_record_that_cannot_be_read_hides_none_of_the_others(
     assert await ids(store, SessionFilter()) == ["ses-00003", "ses-00001"]
     assert [kept.record async for kept in find_sessions(store, {})] == good
     assert list(await records_of(store, ["ses-00001", "ses-00002"])) == ["ses-00001"]
-    assert "a session is passed over: ses-00002: cannot be read" in caplog.text
+    assert "a document is passed over: ses-00002: cannot be read" in caplog.text
 
 
 async def test_without_ids_nothing_is_asked() -> None:
