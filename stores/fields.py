@@ -57,10 +57,19 @@ def fields_of(book: Book, id: str, document: msgspec.Raw) -> Fields:
     return Fields(values, fence.token if fence is not None else None)
 
 
-def check_operations(operations: Sequence[Operation]) -> None:
+def check_operations(operations: Sequence[Operation], key: str | None) -> None:
     """Refuse what no store could keep: names that are no text."""
+    check_name("" if key is None else key)
     for operation in operations:
-        _check_text(_address(operation))
+        check_name(_address(operation))
+
+
+def check_name(text: str) -> None:
+    """Refuse the name of what no store could keep."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(f"a name with a lone surrogate cannot be kept: {text!r}") from error
 
 
 def check_query(book: Book, query: Query) -> None:
@@ -69,7 +78,7 @@ def check_query(book: Book, query: Query) -> None:
     _check_field(book, query.order_by)
     check_limit(query.limit)
     if query.after is not None:
-        _check_text(f"{query.after.value}{query.after.id}")
+        check_name(f"{query.after.value}{query.after.id}")
 
 
 def check_conditions(book: Book, where: Mapping[str, Condition]) -> None:
@@ -77,7 +86,7 @@ def check_conditions(book: Book, where: Mapping[str, Condition]) -> None:
     for name, condition in where.items():
         _check_field(book, name)
         texts = [condition] if isinstance(condition, str) else condition
-        _check_text("".join(text for text in texts if text is not None))
+        check_name("".join(text for text in texts if text is not None))
 
 
 def check_limit(limit: int) -> None:
@@ -116,10 +125,3 @@ def _check_field(book: Book, name: str) -> None:
     known = ("id", *INDEXED[book])
     if name not in known:
         raise StoreError(f"{book.value} has no index on {name!r}; it has: {', '.join(known)}")
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise StoreError(f"a name with a lone surrogate cannot be kept: {text!r}") from error

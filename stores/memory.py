@@ -17,6 +17,7 @@ from midstream.stores.fields import (
     Fields,
     check_conditions,
     check_limit,
+    check_name,
     check_operations,
     check_query,
     fields_of,
@@ -73,6 +74,7 @@ class MemoryStore(Store):
 
     async def get(self, book: Book, id: str) -> Stored | None:
         await self._enter()
+        check_name(id)
         row = self._contents.books[book].get(id)
         return None if row is None else row.stored
 
@@ -100,19 +102,21 @@ class MemoryStore(Store):
         self, log: Log, key: str, start: int = 0, limit: int = MAX_LIMIT
     ) -> Sequence[msgspec.Raw]:
         await self._enter()
+        check_name(key)
         check_limit(limit)
         first = max(0, start)
         return self._contents.logs.get((log, key), [])[first : first + limit]
 
     async def length(self, log: Log, key: str) -> int:
         await self._enter()
+        check_name(key)
         return len(self._contents.logs.get((log, key), []))
 
     async def commit(
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
         await self._enter()
-        check_operations(operations)
+        check_operations(operations, key)
         if key is not None and key in self._contents.receipts:
             return Receipt(self._contents.receipts[key].results, replayed=True)
         undo: list[Callable[[], object]] = []

@@ -17,7 +17,13 @@ import trio
 
 from midstream.messages.errors import StoreError
 from midstream.stores import sqlite_statements as statements
-from midstream.stores.fields import check_conditions, check_limit, check_operations, check_query
+from midstream.stores.fields import (
+    check_conditions,
+    check_limit,
+    check_name,
+    check_operations,
+    check_query,
+)
 from midstream.stores.sqlite_file import open_reader, open_writer, scripts, store_error
 from midstream.stores.sqlite_writer import Writer
 from midstream.stores.store import (
@@ -54,6 +60,7 @@ class SqliteStore(Store):
         self._closed = False
 
     async def get(self, book: Book, id: str) -> Stored | None:
+        check_name(id)
         return await self._read(lambda connection: statements.get(connection, book, id))
 
     async def find(self, book: Book, query: Query) -> Page:
@@ -67,16 +74,18 @@ class SqliteStore(Store):
     async def read(
         self, log: Log, key: str, start: int = 0, limit: int = MAX_LIMIT
     ) -> Sequence[msgspec.Raw]:
+        check_name(key)
         check_limit(limit)
         return await self._read(lambda c: statements.read(c, log, key, start, limit))
 
     async def length(self, log: Log, key: str) -> int:
+        check_name(key)
         return await self._read(lambda connection: statements.length(connection, log, key))
 
     async def commit(
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
-        check_operations(operations)
+        check_operations(operations, key)
         return await self._writer.commit(statements.prepared(operations), key, durable)
 
     async def aclose(self) -> None:

@@ -5,7 +5,7 @@ A store's own test module makes a class of `StoreConformance` and gives it a fix
 Nothing here knows what the store is made of.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -158,6 +158,26 @@ class StoreConformance:
 
         assert plain(await store.get(Book.STATE, "large")) == large
         assert await entries_of(store, Log.ITEMS, "c") == [large, large]
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda store, name: store.get(Book.STATE, name),
+            lambda store, name: store.find(Book.SESSIONS, Query({"id": name})),
+            lambda store, name: store.count(Book.SESSIONS, {"status": (name,)}),
+            lambda store, name: store.read(Log.ITEMS, name),
+            lambda store, name: store.length(Log.ITEMS, name),
+            lambda store, name: store.put(Book.STATE, name, {}, 0),
+            lambda store, name: store.append(Log.ITEMS, name, [{}], 0),
+            lambda store, name: store.commit([RequireFence(name, 1)]),
+            lambda store, name: store.commit([], key=name),
+        ],
+    )
+    async def test_a_name_that_is_no_text_is_refused_wherever_it_is_used(
+        self, use: Callable[[Any, str], Awaitable[object]], store: Store
+    ) -> None:
+        with pytest.raises(StoreError, match="lone surrogate"):
+            await use(store, "a\ud800")
 
     async def test_what_is_no_text_is_refused_and_nothing_is_kept(self, store: Store) -> None:
         with pytest.raises(StoreError, match="lone surrogate"):
