@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from midstream.actors.cell import ActorStatistics, Cell
-from midstream.actors.errors import ActorDied, ActorEnded, MailboxFull
+from midstream.actors.errors import ActorDied, ActorEnded, MailboxFull, QuestionFailed
 from midstream.actors.question import Question
 from midstream.messages.lifecycle import AnyExit, Crashed, LetterReason
 from midstream.messages.reply import Reply
@@ -21,7 +21,7 @@ M_contra = TypeVar("M_contra", bound=msgspec.Struct, contravariant=True)
 R = TypeVar("R")
 
 ASKS = 3
-"""How often an actor is asked that crashes over the question."""
+"""How often an actor is asked that crashes before it has answered."""
 
 
 class Address(Generic[M_contra]):
@@ -105,15 +105,16 @@ class Address(Generic[M_contra]):
     async def ask_through_crashes(
         self, make_message: Callable[[Reply[R]], M_contra], deadline_s: float
     ) -> R:
-        """`ask`, and ask again where the actor crashes before it has answered, `ASKS` times
-        in all.
+        """`ask`, and ask again where the actor crashes before it has answered, or fails over
+        this question alone, `ASKS` times in all.
 
         For what may be handled twice: a question that changes nothing, or a change that is the
         same the second time. `deadline_s` seconds cover everything. Raises what `ask` raises.
         """
         until = trio.current_time() + deadline_s
         for _ in range(ASKS - 1):
-            with suppress(ActorDied):  # if it will not come back, the next ask says so at once
+            # If it will not come back, the next ask says so at once.
+            with suppress(ActorDied, QuestionFailed):
                 return await self.ask(make_message, until - trio.current_time())
         return await self.ask(make_message, until - trio.current_time())
 

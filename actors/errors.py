@@ -14,7 +14,7 @@ class MailboxFull(MidstreamError):
 
 
 class AskFailed(MidstreamError):
-    """An ask has no answer. Base of the two ways in which that happens.
+    """An ask has no answer. Base of the ways in which that happens.
 
     `picked_up` says whether the actor had begun to handle the question. If it is False it
     never will, and asking again cannot do anything twice.
@@ -37,6 +37,14 @@ class ActorDied(AskFailed):
     def __init__(self, who: str, reason: AnyExit, *, picked_up: bool) -> None:
         self.reason = reason
         super().__init__(who, _describe(reason), picked_up=picked_up)
+
+
+class QuestionFailed(AskFailed):
+    """Handling the question came upon an error that the actor does not know, a bug most likely.
+    It cost this question alone, and the actor goes on."""
+
+    def __init__(self, who: str, error: Crashed) -> None:
+        super().__init__(who, _describe(error), picked_up=True)
 
 
 class ActorEnded(ActorDied):

@@ -9,9 +9,10 @@ that makes it safe to ask twice. Requests run side by side, since a store can jo
 commits. What has begun is finished, and told, when the Ledger has to go.
 """
 
+import logging
 import math
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage
 from midstream.actors.backoff_machine import BackoffMessage
 from midstream.actors.clock import Clock
+from midstream.actors.crash import crash_of
+from midstream.actors.errors import AlreadyAnswered, QuestionFailed
 from midstream.actors.event_keeper import EventKeeper
 from midstream.actors.funnel import Funnel, Hint, rate_limit_tag
 from midstream.actors.ledger_messages import (
@@ -60,6 +63,8 @@ from midstream.stores.conversation_meta import load_meta
 from midstream.stores.dlq import DeadLetterQueue
 from midstream.stores.sessions import write_transition
 from midstream.stores.store import Book, Put, Store, encode
+
+_log = logging.getLogger("midstream.ledger")
 
 FINISH_S = 20.0
 """Seconds in which what has begun is finished, whoever wants the Ledger to go."""
@@ -113,7 +118,7 @@ class Ledger(Actor[LedgerMessage]):
                 self.spawn(self._keep_events, message)
 
     async def _load(self, request: LoadConversation) -> None:
-        with _answering(request.reply):
+        with self._answering(request.reply):
             conversation = await load_conversation(self._store, request.conversation_id)
             request.reply.send(conversation)
 
@@ -124,7 +129,7 @@ class Ledger(Actor[LedgerMessage]):
             at=self._now(),
             recording=request.recording,
         )
-        with _to_the_end() as finishing, _answering(request.reply):
+        with _to_the_end() as finishing, self._answering(request.reply):
             # To wait for other steps takes nothing of its time: they may be as slow as it is.
             finishing.deadline = math.inf
 
@@ -135,7 +140,7 @@ class Ledger(Actor[LedgerMessage]):
             await self._funnel.forget_told()
 
     async def _apply(self, request: Apply) -> None:
-        with _to_the_end(), _answering(request.reply):
+        with _to_the_end(), self._answering(request.reply):
             request.reply.send(
                 await self._funnel.apply(request.transition, transcript=request.transcript)
             )
@@ -144,7 +149,7 @@ class Ledger(Actor[LedgerMessage]):
     async def _presume_dead(self, request: PresumeDead) -> None:
         """Only if nobody has written since: a beat that came meanwhile is a sign of life.
         A mark that the loss of power takes away is made again, so it waits for no disk."""
-        with _to_the_end(), _answering(request.reply):
+        with _to_the_end(), self._answering(request.reply):
             write = write_transition(request.judged, request.mark)
             try:
                 await self._store.commit(write.operations, durable=False)
@@ -157,7 +162,7 @@ class Ledger(Actor[LedgerMessage]):
 
     async def _take_over(self, request: TakeOver) -> None:
         recover = Recover(id=request.session_id, owner=request.owner, at=self._now())
-        with _to_the_end(), _answering(request.reply):
+        with _to_the_end(), self._answering(request.reply):
             try:
                 record = await self._funnel.apply(recover, check=_require_presumed_dead)
             except FenceLost as error:
@@ -167,7 +172,7 @@ class Ledger(Actor[LedgerMessage]):
 
     async def _take_report(self, request: Report) -> None:
         report, at = request.report, self._now()
-        with _to_the_end():
+        with _to_the_end(), self._answering(request.reply):
             try:
                 match report:
                     case RunningReport() | HeartbeatReport():
@@ -210,12 +215,12 @@ class Ledger(Actor[LedgerMessage]):
 
     async def _keep_state(self, request: KeepState) -> None:
         put = Put(Book.STATE, request.id, request.document, request.expected_version)
-        with _to_the_end(), _answering(request.reply):
+        with _to_the_end(), self._answering(request.reply):
             receipt = await self._store.commit([put], durable=request.durable)
             request.reply.send(receipt.results[0])
 
     async def _keep_states(self, request: KeepStates) -> None:
-        with _to_the_end(), _answering(request.reply):
+        with _to_the_end(), self._answering(request.reply):
             kept = await load_meta(self._store, request.conversation_id)
             if kept.version != request.expected_version:
                 problem = f"{request.conversation_id} was changed meanwhile"
@@ -226,17 +231,32 @@ class Ledger(Actor[LedgerMessage]):
             request.reply.send(None)
 
     async def _drain(self, request: DrainQueue) -> None:
-        with _answering(request.reply):
+        with self._answering(request.reply):
             request.reply.send(await self._steps.drain())
 
     async def _tell_left_behind(self, request: TellLeftBehind) -> None:
-        with _to_the_end(), _answering(request.reply):
+        with _to_the_end(), self._answering(request.reply):
             await self._funnel.tell_left_behind()
             request.reply.send(None)
 
     async def _keep_events(self, request: KeepEvents) -> None:
-        with _to_the_end(), _answering(request.reply):
+        with _to_the_end(), self._answering(request.reply):
             request.reply.send(await self._events.keep(request.blocks))
+
+    @contextmanager
+    def _answering(self, reply: Reply[Any]) -> Generator[None]:
+        """What cannot be done is an answer, and crashes nobody. Nor does what nobody has thought
+        of: hundreds of other sessions ask the same Ledger. What it remembers only saves reading,
+        so nothing that was left half done can be written on."""
+        try:
+            yield
+        except MidstreamError as error:
+            reply.fail(error)
+        except Exception as error:  # noqa: BLE001 - it is the answer, and in the log
+            crash = crash_of(error)
+            _log.error("a question failed\n%s", crash.traceback)
+            with suppress(AlreadyAnswered):  # what follows an answer is for nobody who waits
+                reply.fail(QuestionFailed(self.address.who, crash))
 
     def _now(self) -> str:
         return format_timestamp(self._clock.now_ms())
@@ -254,12 +274,3 @@ def _to_the_end() -> Generator[trio.CancelScope]:
     with trio.move_on_after(FINISH_S) as scope:
         scope.shield = True
         yield scope
-
-
-@contextmanager
-def _answering(reply: Reply[Any]) -> Generator[None]:
-    """What cannot be done is an answer, and crashes nobody."""
-    try:
-        yield
-    except MidstreamError as error:
-        reply.fail(error)

@@ -26,6 +26,7 @@ from midstream.messages.dispatch import (
     decide,
     is_dispatchable,
 )
+from midstream.messages.errors import StoreError
 from midstream.messages.record import SessionRecord, SessionStatus, Shape
 from midstream.messages.session_cost import SessionCost, cost_of
 from midstream.messages.session_reports import AnyReport, ReportAnswer, not_taken
@@ -39,7 +40,7 @@ from midstream.stores.dlq import DeadLetterQueue
 from midstream.stores.session_list import SessionFilter, SessionPage, list_sessions, records_of
 from midstream.stores.sessions import load_session
 from midstream.stores.state import load_heartbeat
-from midstream.stores.store import Book, Cursor, Log, Store
+from midstream.stores.store import Book, Cursor, Log, Store, encode
 
 _log = logging.getLogger("midstream.sessions")
 
@@ -146,8 +147,9 @@ class SessionBook:
         has to keep it. A terminal `status` tells the session to stop.
         """
         try:
+            encode(report)  # or it would be found out where a part of it is written already
             return await self._ledger.ask(lambda reply: Report(report, reply), ASK_DEADLINE_S)
-        except AskFailed as error:
+        except (StoreError, AskFailed) as error:
             return not_taken(report.session_id, str(error))
 
     async def apply(

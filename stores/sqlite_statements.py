@@ -31,6 +31,9 @@ from midstream.stores.store import (
     Stored,
 )
 
+LAST_POSITION = 2**63 - 1
+"""The largest number that SQLite knows."""
+
 
 class Step(NamedTuple):
     """An operation with what was taken from its document, for a `Put`."""
@@ -192,7 +195,7 @@ def read(
     rows = connection.execute(
         f"SELECT CAST(entry AS BLOB) FROM {log.value} "
         "WHERE key = ? AND position >= ? ORDER BY position LIMIT ?",
-        (key, start, limit),
+        (key, max(0, min(start, LAST_POSITION)), limit),
     )
     return [msgspec.Raw(row[0]) for row in rows]
 

@@ -269,8 +269,9 @@ class Store(Protocol):
 def encode(value: object) -> msgspec.Raw:
     """A struct, or plain data, as the JSON text that stores keep.
 
-    Raises `StoreError` for text with a lone surrogate, which is no text to any database;
-    it has to be repaired at the edge where it came in (spec/lessons.md 40).
+    Raises `StoreError` for what JSON has no form for, and for text with a lone surrogate, which
+    is no text to any database; it has to be repaired at the edge where it came in
+    (spec/lessons.md 40).
     """
     try:
         return msgspec.Raw(msgspec.json.encode(value))
@@ -279,3 +280,5 @@ def encode(value: object) -> msgspec.Raw:
             f"text with a lone surrogate (code point {ord(error.object[error.start]):#x}) "
             "cannot be kept; replace it where it enters"
         ) from error
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise StoreError(f"what is no JSON cannot be kept: {error}") from error

@@ -23,6 +23,8 @@ from trio.testing import MockClock
 
 from midstream.actors import backoff_machine
 from midstream.actors.clock import SystemClock
+from midstream.actors.ledger import Ledger
+from midstream.actors.ledger_messages import LedgerMessage
 from midstream.actors.turn import Message, Turn
 from midstream.actors.turn_effects import Effect
 from midstream.messages.backoff import BackoffSettings
@@ -453,7 +455,7 @@ class Buggy(MemoryStore):
 
 
 @pytest.mark.parametrize("crashes", [1, 2])
-async def test_a_crash_of_the_ledger_fails_no_session_and_writes_nothing_twice(
+async def test_a_question_that_fails_by_a_bug_fails_no_session_and_writes_nothing_twice(
     crashes: int, autojump_clock: MockClock
 ) -> None:
     store = Buggy()
@@ -526,8 +528,40 @@ async def test_a_crash_of_whoever_uses_the_store_fails_no_session(
         assert await record_of(store, handle.session_id) == await handle.record()
 
 
+MESSAGES = range(1, 12)
+"""Of the Ledger, in the same two sessions."""
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+@pytest.mark.parametrize("at", MESSAGES)
+async def test_a_crash_of_the_ledger_fails_no_session(
+    at: int, crashes: int, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, handled = Ledger.handle, 0
+
+    async def crash_at_some(ledger: Ledger, message: LedgerMessage) -> None:
+        nonlocal handled
+        handled += 1
+        if handled - 1 in range(at, at + crashes):
+            raise RuntimeError("a bug")
+        await handle(ledger, message)
+
+    monkeypatch.setattr(Ledger, "handle", crash_at_some)
+    store, quota = MemoryStore(), limited(FailureKind.RATE_LIMITED, 600.0)
+    async with host(store, slow_answer("hello"), quota, clock=wall_clock()) as runtime:
+        first = runtime.animate("hi")
+        assert (await first.result()).status is SessionStatus.COMPLETED
+        second = runtime.animate("go on", conversation_id=first.conversation_id)
+        assert (await second.result()).status is SessionStatus.RATE_LIMITED
+        await trio.sleep(20)
+        assert handled > at
+        assert not runtime.is_dispatchable()
+    for session in (first, second):
+        assert await record_of(store, session.session_id) == await session.record()
+
+
 class Poisoned(MemoryStore):
-    """A store with one conversation that crashes whoever reads it."""
+    """A store with one conversation over which whoever reads it comes upon a bug."""
 
     async def get(self, book: Book, id: str) -> Stored | None:
         if id == "con-poisoned":
@@ -535,16 +569,17 @@ class Poisoned(MemoryStore):
         return await super().get(book, id)
 
 
-async def test_a_conversation_that_crashes_the_ledger_again_and_again_fails_alone(
-    autojump_clock: MockClock,
+async def test_a_conversation_over_which_the_ledger_fails_costs_nobody_else_however_often(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with host(Poisoned(), slow_answer("hello"), clock=wall_clock()) as runtime:
         other = runtime.animate("hi")
-        await trio.sleep(5)
-        poisoned = await runtime.animate("hi", conversation_id="con-poisoned").result()
-        assert poisoned.status is SessionStatus.FAILED
-        assert "runtime/ledger crashed with RuntimeError: a bug" in (poisoned.reason or "")
+        for _ in range(10):
+            poisoned = await runtime.animate("hi", conversation_id="con-poisoned").result()
+            assert poisoned.status is SessionStatus.FAILED
+            assert "runtime/ledger crashed with RuntimeError: a bug" in (poisoned.reason or "")
         assert (await other.result()).status is SessionStatus.COMPLETED
+    assert "in load_conversation" in caplog.text, "the log says where"
 
 
 async def test_a_conversation_that_cannot_be_read_fails_by_itself_however_often_it_is_asked_for(

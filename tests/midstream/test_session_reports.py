@@ -263,3 +263,18 @@ async def test_b13_letters_of_babysitters_arrive_at_boot_and_on_every_tick(
             while await trio.Path(queue / "ses-1.json").exists():  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert (await runtime.sessions.session("ses-1")).output == "late"
+
+
+@pytest.mark.parametrize("unkeepable", ["\ud800", object(), {object(): 1}])
+async def test_a_report_that_cannot_be_kept_is_refused_with_the_reason(
+    unkeepable: object, autojump_clock: MockClock
+) -> None:
+    store = MemoryStore()
+    running = msgspec.structs.replace(RUNNING, metadata={"said": unkeepable})
+    async with host(store, clock=wall_clock()) as runtime:
+        for report in (running, ended(transcript=[unkeepable])):
+            answer = await runtime.sessions.report(report)
+            assert not answer.ok
+            assert "cannot be kept" in (answer.error or "")
+        assert (await runtime.sessions.report(RUNNING)).ok
+        assert await transcript_of(runtime) == []
