@@ -24,6 +24,7 @@ from midstream.actors.announcer import UnknownSession
 from midstream.actors.errors import AskFailed
 from midstream.doors.access import Gate
 from midstream.doors.requests import BadRequest
+from midstream.doors.whole_requests import WholeRequests
 from midstream.messages.errors import StoreError
 
 GRACE_S = 3.0
@@ -60,7 +61,7 @@ async def serve_http(app: ASGIApp, host: str, port: int) -> AsyncGenerator[str]:
     config.include_server_header = False
     async with trio.open_nursery() as nursery:
         over = trio.Event()
-        served: Any = partial(serve, app, config, shutdown_trigger=over.wait)  # pyright: ignore[reportArgumentType]  # an ASGI app by another name
+        served: Any = partial(serve, WholeRequests(app), config, shutdown_trigger=over.wait)  # pyright: ignore[reportArgumentType]  # an ASGI app by another name
         await nursery.start(served)
         try:
             yield f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"
