@@ -51,6 +51,7 @@ PROVIDER = "provider"
 WALL = "wall clock"
 MAILBOX = "mailbox"
 LAGGARD = "laggard"
+BUG = "bug"
 
 LAGGARDS = (
     "session",
@@ -86,6 +87,8 @@ class Faults:
     """Who may be slower than all others throughout a run, if actors may be slow. Who is named more
     often than once is so in more of the runs."""
     store: bool = False
+    store_has_bugs: bool = False
+    """Whether calls of the store may raise what no store should."""
     wall_clock: bool = False
     small_mailboxes: bool = True
 
@@ -238,8 +241,17 @@ STEPS = frozenset({Book.SESSIONS, Book.CONVERSATIONS})
 """Books that are written with the steps of sessions, where a failure has to be made good."""
 
 
+MOST_BUGS = 2
+"""That a store has in a run: one fewer than a question is asked, so that none has to fail."""
+
 MOST_STEPS = 8
 """A session of one answer writes two, one with a reminder three, and a call takes two more."""
+
+
+def bugs_of_a_store(choices: Choices) -> dict[int, bool]:
+    """Which of its next calls meet a bug; whether when they are done."""
+    number = choices.pick(BUG, MOST_BUGS + 1)
+    return {1 + choices.pick(BUG, 40): bool(choices.pick(BUG, 2)) for _ in range(number)}
 
 
 class FaultyStore(MemoryStore):
@@ -258,6 +270,8 @@ class FaultyStore(MemoryStore):
         self._steps: int | None = None
         """Steps until the store is away for a while."""
         self._loses_answers: bool | None = None
+        self.bugs: dict[int, bool] = {}
+        """Calls, counted from the next one, that meet a bug; whether when they are done."""
 
     def reopen(self) -> "FaultyStore":
         return FaultyStore(self._contents)
@@ -267,26 +281,30 @@ class FaultyStore(MemoryStore):
     ) -> Receipt:
         matters = any(isinstance(each, Put) and each.book in STEPS for each in operations)
         fails_late = await self._trouble(can_fail_late=True, matters=matters)
-        receipt = await super().commit(operations, key=key, durable=durable)
-        if self.watch is not None and not receipt.replayed:
-            self.watch(operations)
+        with self._perhaps_a_bug():
+            receipt = await super().commit(operations, key=key, durable=durable)
+            if self.watch is not None and not receipt.replayed:
+                self.watch(operations)
         if fails_late:
             raise StoreError("injected: it was committed, and the answer was lost")
         return receipt
 
     async def get(self, book: Book, id: str) -> Stored | None:
         await self._trouble(can_fail_late=False)
-        return await super().get(book, id)
+        with self._perhaps_a_bug():
+            return await super().get(book, id)
 
     async def find(self, book: Book, query: Query) -> Page:
         await self._trouble(can_fail_late=False)
-        return await super().find(book, query)
+        with self._perhaps_a_bug():
+            return await super().find(book, query)
 
     async def read(
         self, log: Log, key: str, start: int = 0, limit: int = MAX_LIMIT
     ) -> Sequence[msgspec.Raw]:
         await self._trouble(can_fail_late=False)
-        return await super().read(log, key, start, limit)
+        with self._perhaps_a_bug():
+            return await super().read(log, key, start, limit)
 
     async def _trouble(self, *, can_fail_late: bool, matters: bool = False) -> bool:
         choices = self.choices
@@ -317,6 +335,18 @@ class FaultyStore(MemoryStore):
         self._note("!! the store fails")
         await trio.lowlevel.checkpoint()
         raise StoreError("injected: the store is down")
+
+    @contextmanager
+    def _perhaps_a_bug(self) -> Generator[None]:
+        self.bugs = {calls - 1: late for calls, late in self.bugs.items() if calls}
+        late = self.bugs.get(0)
+        if late is not None:
+            self._note("!! the store has a bug")
+        if late is False:
+            raise InjectedCrash("injected: a bug, before it was done")
+        yield
+        if late:
+            raise InjectedCrash("injected: a bug, when it was done")
 
     def _goes_away_now(self, choices: Choices) -> bool:
         """Once in a run, or never: at any of its first steps alike, so that what is written last

@@ -30,7 +30,14 @@ from midstream.stores.store import Operation
 from midstream.testing.attempt_watch import AttemptWatch
 from midstream.testing.chain_watch import ChainWatch
 from midstream.testing.choices import Choices
-from midstream.testing.faults import WALL, Faults, FaultyStore, JumpingClock, faulty_script
+from midstream.testing.faults import (
+    WALL,
+    Faults,
+    FaultyStore,
+    JumpingClock,
+    bugs_of_a_store,
+    faulty_script,
+)
 from midstream.testing.invariants import (
     InvariantBroken,
     check_reminded_once,
@@ -255,10 +262,12 @@ class Race:
             watch = _WorldWatch(world, self.note, rules, config.rules, self._is_lost)
             self.always(watch.step)
             nursery.start_soon(self.trouble, clock)
+            if self.faults.store_has_bugs:  # whoever opens a world wants it to begin
+                store.bugs = bugs_of_a_store(self.choices)
             with self.never_asked_while_paused(world.runtime, world.provider):
                 yield world
                 await self.end(world)
-            store.choices = None
+            store.choices, store.bugs = None, {}
             watch.end()
             await self._drained(world)
             self._check_kept(world, config.rules)

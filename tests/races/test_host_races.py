@@ -270,6 +270,17 @@ BOOKS = ("ledger", "ledger", "backoff_machine", "heartbeat", "event_recorder", "
 @pytest.mark.races(seeds=500, crashing=BOOKS, most_crashes=2, wall_clock=True)
 async def test_sessions_whose_books_crash(race: Race) -> None:
     """No session fails because of that, and no news of a spent quota is lost."""
+    await sessions_and_their_books(race)
+
+
+@pytest.mark.races(seeds=500, store_has_bugs=True)
+async def test_sessions_whose_store_has_bugs(race: Race) -> None:
+    """Likewise. A bug costs the question that meets it, which is asked again; the machine and the
+    Heartbeat read by themselves, and crash."""
+    await sessions_and_their_books(race)
+
+
+async def sessions_and_their_books(race: Race) -> None:
     scripts = [race.one_of((any_answer(race), with_quota(race))) for _ in range(12)]
     config = configuration(**SHORT)
     async with race.world(*scripts, rules=[NO_FOO], config=config) as world:
