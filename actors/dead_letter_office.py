@@ -109,6 +109,9 @@ class DeadLetterOffice:
             _log.error("%s will never arrive and is put aside: %s", name, error)
             await self._queue.reject(name, f"{type(error).__name__}: {error}")
             return Delivery.REJECTED
+        except Exception:  # noqa: BLE001 - the letters of others do not wait for its mend
+            _log.exception("%s waits in the dead-letter queue: it meets a bug", name)
+            return Delivery.LEFT
         await self._queue.remove(name)
         return Delivery.ARRIVED
 

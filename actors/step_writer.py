@@ -9,7 +9,8 @@ What can never arrive is put aside with the reason: somebody else owns the sessi
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 
 import msgspec
 import trio
@@ -20,7 +21,7 @@ from midstream.actors.ledger_messages import DrainCount
 from midstream.actors.steps import crossing_of, decide_step, hint_of, phase_of
 from midstream.messages.enrolment import ending, opening, record_unless_kept
 from midstream.messages.envelope import AnyEnvelope, StepEnvelope
-from midstream.messages.errors import StoreError, VersionConflict
+from midstream.messages.errors import MidstreamError, StoreError, VersionConflict
 from midstream.messages.events import SessionEnded
 from midstream.messages.notices import Phase
 from midstream.messages.record import Crossing, SessionRecord
@@ -123,7 +124,7 @@ class StepWriter:
         says about the quota was heard when it was put there."""
         known = self._conversations.pop(envelope.session_id, None)
         written: _Written | None = None
-        with trio.move_on_after(STORE_DEADLINE_S):
+        with trio.move_on_after(STORE_DEADLINE_S), _failing_as_a_store(envelope):
             written = await self._write(envelope, known)
         if written is None:
             raise NoAnswer(f"the store has not answered for {STORE_DEADLINE_S:g} seconds")
@@ -226,6 +227,21 @@ class StepWriter:
         self._conversations.pop(session_id, None)
         self._records.pop(session_id, None)
         self._turns.pop(session_id, None)
+
+
+@contextmanager
+def _failing_as_a_store(envelope: StepEnvelope) -> Generator[None]:
+    """What nobody has thought of counts as a failure of the store where the step can wait in
+    the queue for it: so it is not lost."""
+    try:
+        yield
+    except MidstreamError:
+        raise
+    except Exception as error:
+        if isinstance(envelope.recording, AcceptPrompt):
+            raise
+        _log.exception("a bug keeps %s from being written", envelope.key)
+        raise StoreError(f"{envelope.key} cannot be written: {error!r}") from error
 
 
 class _Written(msgspec.Struct, frozen=True):

@@ -1042,6 +1042,22 @@ MUTANTS = (
         OUTAGES,
     ),
     Mutant(
+        "a bug that a step meets is no failure of the store",
+        10,
+        "actors/step_writer.py",
+        "        if isinstance(envelope.recording, AcceptPrompt):\n            raise\n        _log",
+        "        if True:\n            raise\n        _log",
+        OUTAGES,
+    ),
+    Mutant(
+        "a letter that meets a bug keeps back all others",
+        10,
+        "actors/dead_letter_office.py",
+        "        except Exception:  # noqa: BLE001 - the letters",
+        "        except OSError:  # noqa: BLE001 - the letters",
+        OUTAGES,
+    ),
+    Mutant(
         "a document that cannot be read hides the others",
         None,
         "stores/store.py",
