@@ -27,6 +27,10 @@ from midstream.doors.requests import BadRequest
 from midstream.doors.whole_requests import WholeRequests
 from midstream.messages.errors import StoreError
 
+KEEP_ALIVE_S = 75.0
+"""How long a connection is kept on which nobody asks; as nginx (keepalive_timeout). Clients that
+wait no longer than that themselves (httpx 5 s, aiohttp 15 s) never send on one that is closing."""
+
 GRACE_S = 3.0
 """How long requests that are being answered may take when the host ends."""
 
@@ -58,6 +62,7 @@ async def serve_http(app: ASGIApp, host: str, port: int) -> AsyncGenerator[str]:
     config.bind = [f"fd://{listener.detach()}"]
     config.loglevel = "ERROR"
     config.graceful_timeout = GRACE_S
+    config.keep_alive_timeout = KEEP_ALIVE_S
     config.include_server_header = False
     async with trio.open_nursery() as nursery:
         over = trio.Event()

@@ -1,7 +1,8 @@
 """A request that was not read to its end is, before an error is answered."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -85,20 +86,40 @@ async def test_an_answer_that_is_no_error_waits_for_nothing(autojump_clock: Mock
     assert (exchange.left, exchange.closes) == ([MORE], False)
 
 
-async def test_the_request_behind_one_that_was_refused_is_answered() -> None:
-    """The gate refuses by the head alone, and the body comes later."""
+@asynccontextmanager
+async def connection() -> AsyncGenerator[trio.SocketStream]:
+    """A connection to a host that refuses everybody, by the head of the request alone."""
     async with serve_http(host_app([], "secret"), "127.0.0.1", 0) as url:
-        port = int(url.rpartition(":")[2])
-        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        stream = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with stream:
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            head = b"POST /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
-            await stream.send_all(head % 1)
-            await wait_all_tasks_blocked(0.01)
-            await stream.send_all(b"body" + head % 2 + b"body")
-            said = b""
-            with trio.fail_after(20):
-                while said.count(b"HTTP/1.1 401") < 2:
-                    data = await stream.receive_some()
-                    assert data, said
-                    said += data
+            yield stream
+
+
+async def hear_refusals(stream: trio.SocketStream, number: int) -> None:
+    said = b""
+    while said.count(b"HTTP/1.1 401") < number:
+        data = await stream.receive_some()
+        assert data, said
+        said += data
+
+
+HEAD = b"POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
+
+
+async def test_the_request_behind_one_that_was_refused_is_answered() -> None:
+    async with connection() as stream:
+        await stream.send_all(HEAD)
+        await wait_all_tasks_blocked(0.01)
+        await stream.send_all(b"body" + HEAD + b"body")
+        with trio.fail_after(20):
+            await hear_refusals(stream, 2)
+
+
+async def test_a_connection_outlives_the_patience_of_its_clients(mock_clock: MockClock) -> None:
+    mock_clock.autojump_threshold = 0.02  # what is under way in a socket is no silence
+    async with connection() as stream:
+        for silence_s in (0, 5, 15, 60):
+            await trio.sleep(silence_s)
+            await stream.send_all(HEAD + b"body")
+            await hear_refusals(stream, 1)
