@@ -45,6 +45,10 @@ class StoreError(MidstreamError):
     """The store could not do what was asked; nothing of the request was kept."""
 
 
+class Unreadable(StoreError):
+    """The store is well, but what it keeps at this place is nothing that this version knows."""
+
+
 class VersionConflict(StoreError):
     """A compare-and-set found another version than the caller expected."""
 

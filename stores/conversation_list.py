@@ -4,14 +4,19 @@ A conversation is found through its sessions, which are indexed by when they beg
 costs a few small reads, whatever its length.
 """
 
+import logging
+
 import msgspec
 
 from midstream.messages.conversation import UserItem
+from midstream.messages.errors import Unreadable
 from midstream.messages.record import SessionRecord
 from midstream.stores.conversation_meta import ConversationMeta, load_meta
 from midstream.stores.item_log import read_page
 from midstream.stores.session_list import SessionFilter, list_sessions
 from midstream.stores.store import MAX_LIMIT, Book, Cursor, Log, Store
+
+_log = logging.getLogger("midstream.store")
 
 _OPENING_ITEMS = 8
 """Items at the beginning among which the user's first words are looked for."""
@@ -30,7 +35,8 @@ class ConversationSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_conversations(store: Store, limit: int) -> tuple[ConversationSummary, ...]:
-    """The `limit` conversations with the newest sessions. Raises `StoreError`."""
+    """The `limit` conversations with the newest sessions, without those that cannot be read.
+    Raises `StoreError`."""
     newest: dict[str, SessionRecord] = {}
     after: Cursor | None = None
     while len(newest) < limit:
@@ -41,7 +47,13 @@ async def list_conversations(store: Store, limit: int) -> tuple[ConversationSumm
         after = page.next
         if after is None:
             break
-    return tuple([await _summary(store, id, record) for id, record in newest.items()])
+    summaries: list[ConversationSummary] = []
+    for id, record in newest.items():
+        try:
+            summaries.append(await _summary(store, id, record))
+        except Unreadable as error:
+            _log.warning("a conversation is passed over: %s", error)
+    return tuple(summaries)
 
 
 async def _summary(store: Store, id: str, record: SessionRecord) -> ConversationSummary:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from midstream.messages.errors import StoreError
+from midstream.messages.errors import StoreError, Unreadable
 from midstream.messages.event_log import Block, may_be_joined, runs_up_to
 from midstream.messages.events import AttemptStarted, Retracted, ToolResult, ToolWanted
 from midstream.messages.repair import repaired
@@ -141,4 +141,4 @@ def _decode(session_id: str, entry: msgspec.Raw) -> Block:
     try:
         return _decoder.decode(entry)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"the event log of {session_id} cannot be read: {error}") from error
+        raise Unreadable(f"the event log of {session_id} cannot be read: {error}") from error

@@ -3,14 +3,14 @@
 import msgspec
 
 from midstream.messages.conversation import AnyItem
-from midstream.messages.errors import StoreError
+from midstream.messages.errors import Unreadable
 from midstream.stores.store import MAX_LIMIT, Log, Store
 
 _decoder = msgspec.json.Decoder[AnyItem](AnyItem)
 
 
 async def read_items(store: Store, conversation_id: str, start: int = 0) -> tuple[AnyItem, ...]:
-    """The items from position `start` on. Raises `StoreError`, also when one is none."""
+    """The items from position `start` on. Raises `StoreError`; `Unreadable` when one is none."""
     items: list[AnyItem] = []
     while True:
         page = await read_page(store, conversation_id, start + len(items), MAX_LIMIT)
@@ -20,7 +20,7 @@ async def read_items(store: Store, conversation_id: str, start: int = 0) -> tupl
 
 
 async def read_page(store: Store, conversation_id: str, start: int, limit: int) -> list[AnyItem]:
-    """The items from position `start` on, at most `limit`. Raises `StoreError`."""
+    """The items from position `start` on, at most `limit`. Raises as `read_items` does."""
     entries = await store.read(Log.ITEMS, conversation_id, start, limit)
     return [
         _decode(conversation_id, position, entry) for position, entry in enumerate(entries, start)
@@ -33,4 +33,4 @@ def _decode(conversation_id: str, position: int, entry: msgspec.Raw) -> AnyItem:
     except msgspec.MsgspecError as error:
         # Also what a newer version has written.
         problem = f"item {position} of {conversation_id} cannot be read: {error}"
-        raise StoreError(problem) from error
+        raise Unreadable(problem) from error

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
-from midstream.messages.errors import StoreError
+from midstream.messages.errors import StoreError, Unreadable
 
 T = TypeVar("T")
 
@@ -115,11 +115,11 @@ class Stored(NamedTuple):
     document: msgspec.Raw
 
     def decode(self, kind: type[T]) -> T:
-        """The document as a struct; raises `StoreError` when it is none."""
+        """The document as a struct; raises `Unreadable` when it is none."""
         try:
             return msgspec.json.decode(self.document, type=kind)
         except msgspec.MsgspecError as error:
-            raise StoreError(f"{self.id}: cannot be read as {kind.__name__}: {error}") from error
+            raise Unreadable(f"{self.id}: cannot be read as {kind.__name__}: {error}") from error
 
 
 class Between(NamedTuple):
@@ -152,7 +152,7 @@ class Page(NamedTuple):
         for row in self.rows:
             try:
                 document = row.decode(kind)
-            except StoreError as error:
+            except Unreadable as error:
                 _log.warning("a document is passed over: %s", error)
             else:
                 yield document, row.version

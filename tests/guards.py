@@ -1061,7 +1061,7 @@ MUTANTS = (
         "a document that cannot be read hides the others",
         None,
         "stores/store.py",
-        "                document = row.decode(kind)\n            except StoreError as error:",
+        "                document = row.decode(kind)\n            except Unreadable as error:",
         "                document = row.decode(kind)\n            except OSError as error:",
         ("tests/stores/test_session_list.py",),
     ),

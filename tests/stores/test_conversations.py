@@ -19,7 +19,7 @@ from midstream.messages.conversation import (
     ToolResultItem,
     UserItem,
 )
-from midstream.messages.errors import FenceLost, StoreError, VersionConflict
+from midstream.messages.errors import FenceLost, StoreError, Unreadable, VersionConflict
 from midstream.messages.record import Crossing, Fence, SessionStatus
 from midstream.messages.transition import (
     AttachRunning,
@@ -520,11 +520,19 @@ async def test_an_item_that_cannot_be_read_is_reported_by_its_place(
     await accept(store)
     await store.commit([Append(Log.ITEMS, "c", (encode(entry),), 1)])
 
-    for read in (
-        load_conversation(store, "c"),
-        read_items(store, "c"),
-        list_conversations(store, 5),
-    ):
-        with pytest.raises(StoreError, match="item 1 of c cannot be read"):
+    for read in (load_conversation(store, "c"), read_items(store, "c")):
+        with pytest.raises(Unreadable, match="item 1 of c cannot be read"):
             await read
     assert await read_items(store, "c", 2) == ()
+
+
+async def test_a_conversation_that_cannot_be_read_hides_none_of_the_others(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("c", "d"):
+        begun = msgspec.structs.replace(opening(f"s-{name}"), conversation_id=name)
+        await apply_transition(store, begun)
+    await store.commit([Append(Log.ITEMS, "c", (encode({}),), 0)])
+
+    assert [found.meta.id for found in await list_conversations(store, 5)] == ["d"]
+    assert "a conversation is passed over: item 0 of c cannot be read" in caplog.text
