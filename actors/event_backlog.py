@@ -1,7 +1,8 @@
 """What the event logs have not taken yet: events by session, bounded in bytes.
 
-Used by the EventRecorder alone. Pure. Where the bound is reached, the oldest events are
-dropped: then the log has a hole, which its readers see by the numbers.
+Filled and emptied by the EventRecorder alone; a Replay looks whether something of its session
+is still to be written. Pure. Where the bound is reached, the oldest events are dropped: then the
+log has a hole, which its readers see by the numbers.
 """
 
 from collections import deque
@@ -65,6 +66,10 @@ class EventBacklog:
     def __len__(self) -> int:
         """Of how many sessions something waits."""
         return len(self._queues)
+
+    def __contains__(self, session_id: object) -> bool:
+        """Whether something of this session waits."""
+        return session_id in self._queues
 
     @property
     def has_full_block(self) -> bool:

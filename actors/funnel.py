@@ -206,11 +206,14 @@ class Funnel:
                 await self._store.commit(done, durable=False)
                 return
         heard = {notice for each in told for notice in each.notices}
-        kept = await load_untold(self._store, session_id)
-        left = [each.removal for each in kept if heard.issuperset(each.notices)]
-        if left:
-            with suppress(VersionConflict):  # somebody else has taken it out
+        while True:
+            kept = await load_untold(self._store, session_id)
+            left = [each.removal for each in kept if heard.issuperset(each.notices)]
+            if not left:
+                return
+            with suppress(VersionConflict):  # some of it was taken out meanwhile: look again
                 await self._store.commit(left, durable=False)
+                return
 
     async def tell_left_behind(self) -> None:
         """Tell what a host that was killed has written and could not tell any more. What is

@@ -8,6 +8,7 @@ whose process was lost. Each event comes once and in order; where that cannot be
 (architecture.md invariant 11, spec/lessons.md C).
 """
 
+from collections.abc import Container
 from typing import NamedTuple
 
 import msgspec
@@ -31,8 +32,9 @@ POLL_S = 0.5
 """Seconds between two looks at the log of a session that is written elsewhere."""
 
 GRACE_S = 3.0
-"""Seconds within which a log catches up with what was said, if its writer lives; a good deal
-more than `event_recorder.EVERY_S`."""
+"""Seconds within which a log catches up with what was said, if its writer lives and the store
+is well; a good deal more than `event_recorder.EVERY_S`. A writer in this process is waited for as
+long as it takes: what it still has to write is known (`unwritten`)."""
 
 
 class Start(NamedTuple):
@@ -46,7 +48,8 @@ class Start(NamedTuple):
 class Replay:
     """See the module. Behind number `after` of `epoch`; None for the newest.
 
-    `limit_bytes` bounds what waits here for a slow consumer. One task may use it at a time.
+    `limit_bytes` bounds what waits here for a slow consumer; `unwritten` holds the sessions of
+    which this process has events that no log has taken yet. One task may use it at a time.
     """
 
     def __init__(
@@ -57,11 +60,14 @@ class Replay:
         after: int = 0,
         epoch: int | None = None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        *,
+        unwritten: Container[str],
     ) -> None:
         self._announcer = announcer
         self._store = store
         self._session_id = session_id
         self._limit_bytes = limit_bytes
+        self._unwritten = unwritten
         self._asked = (after, epoch)
         self._begun = False
         self._position = BEGINNING
@@ -170,6 +176,8 @@ class Replay:
     async def _pause(self) -> None:
         self._patience -= POLL_S
         await trio.sleep(POLL_S)
+        if self._session_id in self._unwritten:
+            self._patience = GRACE_S
 
     def _end_by_record(self, record: SessionRecord) -> SessionEvent:
         """Its process was lost before it could say how the session ended; the record says."""

@@ -59,7 +59,8 @@ class Books:
             "ledger",
             lambda: Ledger(store, clock, queue, self.announcer.address, self.machine.address),
         )
-        backlog, numbers = EventBacklog(), EventNumbers()
+        self._backlog = backlog = EventBacklog()
+        numbers = EventNumbers()
         self.recorder: ActorSpec[RecorderMessage] = ActorSpec(
             "event_recorder",
             lambda: EventRecorder(self.ledger.address, backlog),
@@ -104,7 +105,15 @@ class Books:
     ) -> Replay:
         """The events of a session behind a place, live or from the log."""
         announcer = self.announcer.address
-        return Replay(announcer, self._store, session_id, after, epoch, limit_bytes)
+        return Replay(
+            announcer,
+            self._store,
+            session_id,
+            after,
+            epoch,
+            limit_bytes,
+            unwritten=self._backlog,
+        )
 
     async def continue_events(self, session_id: str, epoch: int) -> None:
         """Number the events of a session that this host has taken over behind those that

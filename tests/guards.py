@@ -1026,6 +1026,22 @@ MUTANTS = (
         ("tests/supervisors/test_races.py",),
     ),
     Mutant(
+        "what was told is forgotten where some of it was taken out meanwhile",
+        10,
+        "actors/funnel.py",
+        "                await self._store.commit(left, durable=False)\n                return",
+        "                await self._store.commit(left, durable=False)\n            return",
+        SIGNS,
+    ),
+    Mutant(
+        "a replay loses patience with a log that is still being written",
+        11,
+        "actors/replay.py",
+        "        if self._session_id in self._unwritten:",
+        "        if False:",
+        REPLAY,
+    ),
+    Mutant(
         "a question that fails by a bug is asked once",
         10,
         "actors/address.py",

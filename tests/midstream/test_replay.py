@@ -58,6 +58,7 @@ from midstream.stores.dlq import MemoryQueue
 from midstream.stores.event_log import read_tail
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition, load_session
+from midstream.stores.store import Append, Operation, Receipt
 from midstream.supervisors.child_spec import Surroundings
 from midstream.supervisors.restart import Intensity
 from midstream.supervisors.supervisor import Supervisor, open_supervisor
@@ -360,6 +361,46 @@ async def test_a_finished_session_is_told_by_a_later_process(autojump_clock: Moc
         events = await read(books.replay("ses", after=20))
         assert words(events) == words_of(20, 50)
         assert events[-1].sequence == 52
+
+
+class FullLog(MemoryStore):
+    """A store that keeps everything but events, for a while."""
+
+    is_full = False
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        if self.is_full and any(isinstance(each, Append) for each in operations):
+            raise StoreError("the log is full")
+        return await super().commit(operations, key=key, durable=durable)
+
+
+@pytest.mark.parametrize("comes_s", [0.0, 20.0, KEPT_AFTER_END_S + 5])
+async def test_the_end_of_a_session_waits_for_what_is_still_to_be_written(
+    comes_s: float, autojump_clock: MockClock
+) -> None:
+    """The ring has let go of it, the record says that the session is over, and the log has only
+    its beginning: the events are in this process, and nowhere else."""
+    store = FullLog()
+    async with host(store, BEGIN) as books:
+        await say(books, *texts(1, 100, LONG))
+        await trio.sleep(FLUSHED_S)
+        store.is_full = True
+        await say(books, *texts(101, 400, LONG), ENDED)
+        await apply_transition(store, END)
+        await trio.sleep(comes_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_make_room_later, store)
+            events = await read(books.replay("ses"))
+    assert words(events) == words_of(1, 500, LONG)
+    assert events[-1].sequence == 501
+    assert events[-1].event == ENDED
+
+
+async def _make_room_later(store: FullLog) -> None:
+    await trio.sleep(40)
+    store.is_full = False
 
 
 async def test_a_hole_in_the_log_is_said_and_never_bridged(autojump_clock: MockClock) -> None:

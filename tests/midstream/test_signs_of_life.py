@@ -761,6 +761,42 @@ async def test_what_was_told_is_told_once_whatever_becomes_of_its_removal(
     assert await load_untold(store) == []
 
 
+class SlowToRemove(MemoryStore):
+    """A store that loses its first answer to a step, and takes its time to take notices out."""
+
+    def __init__(self, delays_s: Sequence[float]) -> None:
+        super().__init__()
+        self._delays_s = list(delays_s)
+        self._loses_an_answer = True
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        removes = all(isinstance(each, Delete) and each.book is Book.STATE for each in operations)
+        if removes and self._delays_s:
+            await trio.sleep(self._delays_s.pop(0))
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if key is not None and self._loses_an_answer:
+            self._loses_an_answer = False
+            raise StoreError("the answer was lost")
+        return receipt
+
+
+@pytest.mark.parametrize("delays_s", [*product((0.0, 0.4, 1.0, 1.5, 2.5), repeat=2)])
+async def test_what_was_told_is_told_once_whatever_its_removals_wait_for(
+    autojump_clock: MockClock, delays_s: tuple[float, float]
+) -> None:
+    """The beginning and the end of a session may be taken out side by side, and by another who
+    only knows what they say: a step whose answer was lost has no version."""
+    store = SlowToRemove(delays_s)
+    async with host(store, saying_something_after(0.5), clock=wall_clock()) as runtime:
+        await runtime.animate("hi").result()
+        await trio.sleep(200)
+        heard = await notices_so_far(runtime)
+    assert [type(notice) for notice in heard] == [Began, Ended]
+    assert await load_untold(store) == []
+
+
 async def test_the_session_of_a_door_that_somebody_has_cancelled_stays_cancelled(
     autojump_clock: MockClock,
 ) -> None:
