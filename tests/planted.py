@@ -878,6 +878,14 @@ FOUND = {
         "test_a_stop_against_abort_and_retry_while_actors_crash",
         44,
     ),
+    "what was told is forgotten where some of it was taken out meanwhile": (
+        "test_a_chain_while_everything_goes_wrong",
+        161,
+    ),
+    "a replay loses patience with a log that is still being written": (
+        "test_readers_who_come_and_go_against_the_ring_and_the_log",
+        81,
+    ),
     "a question that fails by a bug is asked once": ("test_sessions_whose_store_has_bugs", 2),
     "a conversation is not asked for again when the Ledger crashes": (
         "test_sessions_whose_books_crash",

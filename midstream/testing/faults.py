@@ -30,6 +30,7 @@ from midstream.providers.scripted import Hang, Leave, Pause, Raise, SlowClose, S
 from midstream.stores.memory import MemoryStore
 from midstream.stores.store import (
     MAX_LIMIT,
+    Append,
     Book,
     Log,
     Operation,
@@ -47,6 +48,8 @@ CRASH = "crash"
 SLOW = "slow"
 STORE = "store"
 LOST = "lost"
+LATE = "late"
+FULL = "full"
 PROVIDER = "provider"
 WALL = "wall clock"
 MAILBOX = "mailbox"
@@ -254,6 +257,10 @@ def bugs_of_a_store(choices: Choices) -> dict[int, bool]:
     return {1 + choices.pick(BUG, 40): bool(choices.pick(BUG, 2)) for _ in range(number)}
 
 
+MOST_BLOCKS = 4
+"""Of events, one of which finds the logs full."""
+
+
 class FaultyStore(MemoryStore):
     """A store that is sometimes slow, away, or commits and then says that it failed.
 
@@ -270,6 +277,10 @@ class FaultyStore(MemoryStore):
         self._steps: int | None = None
         """Steps until the store is away for a while."""
         self._loses_answers: bool | None = None
+        self._is_late: bool | None = None
+        self._blocks: int | None = None
+        """Blocks of events until the logs are full for a while."""
+        self._full_until = 0.0
         self.bugs: dict[int, bool] = {}
         """Calls, counted from the next one, that meet a bug; whether when they are done."""
 
@@ -280,6 +291,8 @@ class FaultyStore(MemoryStore):
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
         matters = any(isinstance(each, Put) and each.book in STEPS for each in operations)
+        if any(isinstance(each, Append) and each.log is Log.EVENTS for each in operations):
+            await self._trouble_with_a_log()
         fails_late = await self._trouble(can_fail_late=True, matters=matters)
         with self._perhaps_a_bug():
             receipt = await super().commit(operations, key=key, durable=durable)
@@ -319,6 +332,12 @@ class FaultyStore(MemoryStore):
             self._note(f"!! the store is away for {away_s} s")
             await trio.lowlevel.checkpoint()
             raise StoreError("injected: the store is away")
+        if can_fail_late and self._takes_its_time(choices):
+            if not matters:
+                await trio.sleep(choices.one_of(LATE, (0.0, 0.4, 1.0, 1.5)))
+            elif choices.once_in(LATE, 4):
+                self._note("!! the store commits, and fails")
+                return True
         if can_fail_late and not matters and self._loses_this_answer(choices):
             self._note("!! the store commits, and fails")
             return True
@@ -355,6 +374,31 @@ class FaultyStore(MemoryStore):
             self._steps = choices.pick(STORE, MOST_STEPS)
         self._steps -= 1
         return self._steps == 0
+
+    def _takes_its_time(self, choices: Choices) -> bool:
+        """In one run of eight, with all that is no step, so that two of them overlap; and it is
+        not always told what became of the steps."""
+        if self._is_late is None:
+            self._is_late = choices.once_in(LATE, 8)
+        return self._is_late
+
+    async def _trouble_with_a_log(self) -> None:
+        """In one run of eight no events are kept for a while, and everything else is: what was
+        said is then older than whoever remembers it."""
+        choices = self.choices
+        if choices is None:
+            return
+        if self._blocks is None:
+            is_full = choices.once_in(FULL, 8)
+            self._blocks = 1 + choices.pick(FULL, MOST_BLOCKS) if is_full else 0
+        self._blocks -= 1
+        if self._blocks == 0:
+            full_s = choices.one_of(FULL, (1.0, 5.0, 40.0))
+            self._full_until = trio.current_time() + full_s
+            self._note(f"!! the logs are full for {full_s} s")
+        if trio.current_time() < self._full_until:
+            await trio.lowlevel.checkpoint()
+            raise StoreError("injected: the log is full")
 
     def _loses_this_answer(self, choices: Choices) -> bool:
         """In one run of eight, every other time: who writes what is no step (that something was
