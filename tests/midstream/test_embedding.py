@@ -18,6 +18,8 @@ import pytest
 import trio
 
 from midstream.actors.cell import DEFAULT_MAILBOX_CAPACITY
+from midstream.actors.ledger import Ledger
+from midstream.actors.ledger_messages import LedgerMessage
 from midstream.config import Config, RulesConfig
 from midstream.embedding import aio, sync
 from midstream.embedding.asyncio_functions import LoopGone
@@ -334,30 +336,30 @@ def test_a_block_that_is_cancelled_ends_its_sessions_on_record() -> None:
     run(main)
 
 
-class MadStore(MemoryStore):
-    """Raises what no store may raise, once it has gone mad."""
-
-    is_mad = False
-
-    async def commit(self, *arguments: Any, **named: Any) -> Any:
-        if self.is_mad:
-            await trio.lowlevel.checkpoint()
-            raise ZeroDivisionError("the store is mad")
-        return await super().commit(*arguments, **named)
-
-
-def test_a_runtime_that_gives_up_cancels_its_block_and_says_why() -> None:
+def test_a_runtime_that_gives_up_cancels_its_block_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The Ledger crashes again and again, which is more than supervision forgives."""
 
+    handle, is_mad = Ledger.handle, False
+
+    async def handle_until_mad(ledger: Ledger, message: LedgerMessage) -> None:
+        if is_mad:
+            raise ZeroDivisionError("the Ledger is mad")
+        await handle(ledger, message)
+
+    monkeypatch.setattr(Ledger, "handle", handle_until_mad)
+
     async def main() -> None:
-        store, left_by = MadStore(), list[str]()
+        left_by = list[str]()
 
         async def host() -> None:
+            nonlocal is_mad
             provider = ScriptedProvider(*[answer("x")] * 50)
             async with aio.open_runtime(
-                CONFIG, provider=provider, rules=(), store=store
+                CONFIG, provider=provider, rules=(), store=MemoryStore()
             ) as runtime:
-                store.is_mad = True
+                is_mad = True
                 try:
                     while True:
                         with suppress(RuntimeStopped):
