@@ -320,27 +320,46 @@ class FaultyStore(MemoryStore):
             return await super().read(log, key, start, limit)
 
     async def _trouble(self, *, can_fail_late: bool, matters: bool = False) -> bool:
+        """What goes wrong with a call before it is done. Whether its answer is to be lost then."""
         choices = self.choices
         if choices is None:
             return False
-        if trio.current_time() < self._away_until:
-            await trio.lowlevel.checkpoint()
-            raise StoreError("injected: the store is away")
-        if matters and self._goes_away_now(choices):
+        await self._be_away(choices, matters=matters)
+        loses_the_answer = can_fail_late and (
+            await self._be_late(choices, matters=matters)
+            or (not matters and self._loses_this_answer(choices))
+        )
+        if loses_the_answer or await self._fail(
+            choices, can_fail_late=can_fail_late, matters=matters
+        ):
+            self._note("!! the store commits, and fails")
+            return True
+        return False
+
+    async def _be_away(self, choices: Choices, *, matters: bool) -> None:
+        is_away = trio.current_time() < self._away_until
+        if not is_away and matters and self._goes_away_now(choices):
             away_s = choices.one_of(STORE, (0.5, 3.0, 20.0))
             self._away_until = trio.current_time() + away_s
             self._note(f"!! the store is away for {away_s} s")
+            is_away = True
+        if is_away:
             await trio.lowlevel.checkpoint()
             raise StoreError("injected: the store is away")
-        if can_fail_late and self._takes_its_time(choices):
-            if not matters:
-                await trio.sleep(choices.one_of(LATE, (0.0, 0.4, 1.0, 1.5)))
-            elif choices.once_in(LATE, 4):
-                self._note("!! the store commits, and fails")
-                return True
-        if can_fail_late and not matters and self._loses_this_answer(choices):
-            self._note("!! the store commits, and fails")
-            return True
+
+    async def _be_late(self, choices: Choices, *, matters: bool) -> bool:
+        """In one run of eight, with all that is no step, so that two of them overlap; and one
+        step of four is not told what became of it. Whether it is this one."""
+        if self._is_late is None:
+            self._is_late = choices.once_in(LATE, 8)
+        if self._is_late and matters:
+            return choices.once_in(LATE, 4)
+        if self._is_late:
+            await trio.sleep(choices.one_of(LATE, (0.0, 0.4, 1.0, 1.5)))
+        return False
+
+    async def _fail(self, choices: Choices, *, can_fail_late: bool, matters: bool) -> bool:
+        """Now and then: be slow, fail, or, if it can, do it and lose the answer."""
         options = 32 if matters else 64
         from_the_end = options - choices.pick(STORE, options)
         if from_the_end > 10:
@@ -349,7 +368,6 @@ class FaultyStore(MemoryStore):
             await trio.sleep(choices.one_of(STORE, (0.0, 0.001, 0.05, 0.5, 4.0)))
             return False
         if from_the_end == 1 and can_fail_late:
-            self._note("!! the store commits, and fails")
             return True
         self._note("!! the store fails")
         await trio.lowlevel.checkpoint()
@@ -374,13 +392,6 @@ class FaultyStore(MemoryStore):
             self._steps = choices.pick(STORE, MOST_STEPS)
         self._steps -= 1
         return self._steps == 0
-
-    def _takes_its_time(self, choices: Choices) -> bool:
-        """In one run of eight, with all that is no step, so that two of them overlap; and it is
-        not always told what became of the steps."""
-        if self._is_late is None:
-            self._is_late = choices.once_in(LATE, 8)
-        return self._is_late
 
     async def _trouble_with_a_log(self) -> None:
         """In one run of eight no events are kept for a while, and everything else is: what was
