@@ -123,10 +123,14 @@ def _connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
         )
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        return connection
+        try:
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        except BaseException:
+            connection.close()  # it has the file open
+            raise
     except sqlite3.Error as error:
         raise store_error(path, error) from error
+    return connection
 
 
 def _check_owner(path: Path, connection: sqlite3.Connection, present_version: int) -> None:
