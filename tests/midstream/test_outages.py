@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -309,6 +310,13 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.01)
 
 
+async def until_it_is_over(runtime: Runtime, session_id: str) -> None:
+    async def is_over() -> bool:
+        return (await runtime.sessions.session(session_id)).is_terminal
+
+    await until(is_over)
+
+
 async def test_what_waited_in_files_arrives_at_the_next_boot_and_poison_is_put_aside(
     tmp_path: Path,
 ) -> None:
@@ -400,11 +408,7 @@ async def test_b11_what_waited_arrives_before_anybody_is_judged(tmp_path: Path) 
     async with open_runtime(
         configuration(), cwd=tmp_path, provider=ScriptedProvider(), rules=()
     ) as runtime:
-
-        async def is_judged() -> bool:
-            return (await runtime.sessions.session("ses-lost")).is_terminal
-
-        await until(is_judged)
+        await until_it_is_over(runtime, "ses-lost")
         assert (await runtime.sessions.session("ses-lost")).presumed_dead
         record = await runtime.sessions.session("ses-out")
     assert (record.status, record.presumed_dead) == (SessionStatus.COMPLETED, False)
@@ -430,11 +434,7 @@ async def test_a_letter_that_meets_a_bug_waits_and_keeps_back_no_other(
     async with open_runtime(
         configuration(), cwd=tmp_path, provider=ScriptedProvider(), rules=()
     ) as runtime:
-
-        async def has_arrived() -> bool:
-            return (await runtime.sessions.session("ses-b")).is_terminal
-
-        await until(has_arrived)
+        await until_it_is_over(runtime, "ses-b")
     [left] = (tmp_path / ".midstream/dlq").glob("*.json")
     assert left.name.startswith("ses-a")
 
@@ -539,25 +539,33 @@ CALLS = range(1, 26)
 does not."""
 
 
-@pytest.mark.parametrize("crashes", [1, 2])
-@pytest.mark.parametrize("at", CALLS)
-async def test_a_crash_of_whoever_uses_the_store_fails_no_session(
-    at: int, crashes: int, autojump_clock: MockClock
-) -> None:
-    store = BuggyAt(range(at, at + crashes))
+@asynccontextmanager
+async def two_sessions(store: MemoryStore, settle_s: float) -> AsyncGenerator[Runtime]:
+    """A host with one session that is answered, and one that the provider refuses: both end as
+    they should, and as their records say, and everybody pauses."""
     quota = limited(FailureKind.RATE_LIMITED, 600.0)
     async with host(store, slow_answer("hello"), quota, clock=wall_clock()) as runtime:
         first = runtime.animate("hi")
         assert (await first.result()).status is SessionStatus.COMPLETED
         second = runtime.animate("go on", conversation_id=first.conversation_id)
         assert (await second.result()).status is SessionStatus.RATE_LIMITED
-        await trio.sleep(31)
-        assert store.calls > at
+        await trio.sleep(settle_s)
+        yield runtime
         assert not runtime.is_dispatchable()
+    for session in (first, second):
+        assert await record_of(store, session.session_id) == await session.record()
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+@pytest.mark.parametrize("at", CALLS)
+async def test_a_crash_of_whoever_uses_the_store_fails_no_session(
+    at: int, crashes: int, autojump_clock: MockClock
+) -> None:
+    store = BuggyAt(range(at, at + crashes))
+    async with two_sessions(store, settle_s=31) as runtime:
+        assert store.calls > at
         told = [type(notice) for notice in await notices_so_far(runtime)]
     assert set(told) - {RecordFailed} == {Began, Ended}
-    for handle in (first, second):
-        assert await record_of(store, handle.session_id) == await handle.record()
 
 
 MESSAGES = range(1, 12)
@@ -579,17 +587,8 @@ async def test_a_crash_of_the_ledger_fails_no_session(
         await handle(ledger, message)
 
     monkeypatch.setattr(Ledger, "handle", crash_at_some)
-    store, quota = MemoryStore(), limited(FailureKind.RATE_LIMITED, 600.0)
-    async with host(store, slow_answer("hello"), quota, clock=wall_clock()) as runtime:
-        first = runtime.animate("hi")
-        assert (await first.result()).status is SessionStatus.COMPLETED
-        second = runtime.animate("go on", conversation_id=first.conversation_id)
-        assert (await second.result()).status is SessionStatus.RATE_LIMITED
-        await trio.sleep(20)
+    async with two_sessions(MemoryStore(), settle_s=20):
         assert handled > at
-        assert not runtime.is_dispatchable()
-    for session in (first, second):
-        assert await record_of(store, session.session_id) == await session.record()
 
 
 class Poisoned(MemoryStore):

@@ -720,6 +720,10 @@ async def test_the_session_of_a_door_begins_and_ends_without_reading_the_store(
 FATES = ("kept and said", "kept", "refused")
 
 
+def takes_notices_out(operations: Sequence[Operation]) -> bool:
+    return all(isinstance(each, Delete) and each.book is Book.STATE for each in operations)
+
+
 class Mumbling(MemoryStore):
     """A store that takes notices out and does not say so, or does not even take them out."""
 
@@ -730,8 +734,7 @@ class Mumbling(MemoryStore):
     async def commit(
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
-        removes = all(isinstance(each, Delete) and each.book is Book.STATE for each in operations)
-        fate = self._fates.pop(0) if removes and self._fates else FATES[0]
+        fate = self._fates.pop(0) if takes_notices_out(operations) and self._fates else FATES[0]
         if fate == "refused":
             raise StoreError("try again later")
         receipt = await super().commit(operations, key=key, durable=durable)
@@ -772,8 +775,7 @@ class SlowToRemove(MemoryStore):
     async def commit(
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
-        removes = all(isinstance(each, Delete) and each.book is Book.STATE for each in operations)
-        if removes and self._delays_s:
+        if takes_notices_out(operations) and self._delays_s:
             await trio.sleep(self._delays_s.pop(0))
         receipt = await super().commit(operations, key=key, durable=durable)
         if key is not None and self._loses_an_answer:
