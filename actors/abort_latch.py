@@ -9,8 +9,7 @@ aborting again changes nothing.
 """
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
+from types import TracebackType
 
 import trio
 
@@ -21,19 +20,18 @@ class AbortLatch:
     Attempts are numbered upwards, and one is live at a time.
     """
 
-    __slots__ = ("_aborted", "_closed", "_live", "_scope")
+    __slots__ = ("_aborted", "_live")
 
     def __init__(self) -> None:
         self._aborted: float = 0
         """The newest attempt that was aborted; those before it are over as well."""
-        self._live = 0
-        self._scope = trio.CancelScope()
-        self._closed = trio.Event()
+        self._live: LiveAttempt | None = None
 
     @property
     def live_attempt(self) -> int:
         """The attempt whose stream is open, or waits to be opened; 0 if none is."""
-        return self._live
+        live = self._live
+        return 0 if live is None or live.closed.is_set() else live.number
 
     def abort(self, attempt: int) -> None:
         """The attempt is over, with all before it. One that comes later is left alone."""
@@ -45,28 +43,51 @@ class AbortLatch:
 
     def _abort_to(self, attempt: float) -> None:
         self._aborted = max(self._aborted, attempt)
-        if self._live <= self._aborted:
-            self._scope.cancel()
+        if self._live and self._live.number <= self._aborted:
+            self._live.scope.cancel()
 
     def is_aborted(self, attempt: int) -> bool:
         """Whether it is, even if it has not begun."""
         return attempt <= self._aborted
 
-    @contextmanager
-    def begin(self, attempt: int) -> Generator[trio.CancelScope]:
-        """The scope to stream within; until it is left this is the live attempt."""
-        self._live = attempt
-        self._scope = trio.CancelScope()
-        self._closed = closed = trio.Event()
+    def begin(self, attempt: int) -> "LiveAttempt":
+        """The block to stream within; until it is left this is the live attempt."""
+        self._live = LiveAttempt(attempt)
         self._abort_to(self._aborted)
-        try:
-            with self._scope:
-                yield self._scope
-        finally:
-            self._live = 0
-            closed.set()
+        return self._live
 
     async def closed(self, attempt: int) -> None:
         """Wait until the scope of the attempt was left, if it is the live one."""
-        if self._live == attempt:
-            await self._closed.wait()
+        live = self._live
+        if live and live.number == attempt:
+            await live.closed.wait()
+
+
+class LiveAttempt:
+    """A block that aborting its attempt ends; entering it gives the cancel scope.
+
+    No generator: from Python 3.12 on, one that ends an exception leaves all frames that the
+    exception went through to the garbage collector (python/cpython#129280).
+    """
+
+    __slots__ = ("closed", "number", "scope")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.scope = trio.CancelScope()
+        self.closed = trio.Event()
+        """Set when the block was left."""
+
+    def __enter__(self) -> trio.CancelScope:
+        return self.scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:
+            return self.scope.__exit__(kind, error, traceback)
+        finally:
+            self.closed.set()

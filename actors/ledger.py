@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -243,20 +244,8 @@ class Ledger(Actor[LedgerMessage]):
         with _to_the_end(), self._answering(request.reply):
             request.reply.send(await self._events.keep(request.blocks))
 
-    @contextmanager
-    def _answering(self, reply: Reply[Any]) -> Generator[None]:
-        """What cannot be done is an answer, and crashes nobody. Nor does what nobody has thought
-        of: hundreds of other sessions ask the same Ledger. What it remembers only saves reading,
-        so nothing that was left half done can be written on."""
-        try:
-            yield
-        except MidstreamError as error:
-            reply.fail(error)
-        except Exception as error:  # noqa: BLE001 - it is the answer, and in the log
-            crash = crash_of(error)
-            _log.error("a question failed\n%s", crash.traceback)
-            with suppress(AlreadyAnswered):  # what follows an answer is for nobody who waits
-                reply.fail(QuestionFailed(self.address.who, crash))
+    def _answering(self, reply: Reply[Any]) -> "_Answering":
+        return _Answering(self.address.who, reply)
 
     def _now(self) -> str:
         return format_timestamp(self._clock.now_ms())
@@ -267,6 +256,43 @@ def _require_presumed_dead(record: SessionRecord | None) -> None:
         raise NotRecoverable("there is no such session")
     if not record.presumed_dead:
         raise NotRecoverable(f"{record.id} is {record.status}, not presumed dead")
+
+
+class _Answering:
+    """A block whose errors are the answer.
+
+    What cannot be done crashes nobody. Nor does what nobody has thought of: hundreds of other
+    sessions ask the same Ledger. What it remembers only saves reading, so nothing that was left
+    half done can be written on.
+
+    No generator, for the reason of `LiveAttempt`.
+    """
+
+    __slots__ = ("_reply", "_who")
+
+    def __init__(self, who: str, reply: Reply[Any]) -> None:
+        self._who = who
+        self._reply = reply
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, MidstreamError):
+            self._reply.fail(error)
+            return True
+        if isinstance(error, Exception):
+            crash = crash_of(error)
+            _log.error("a question failed\n%s", crash.traceback)
+            with suppress(AlreadyAnswered):  # what follows an answer is for nobody who waits
+                self._reply.fail(QuestionFailed(self._who, crash))
+            return True
+        return False
 
 
 @contextmanager

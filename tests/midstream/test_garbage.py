@@ -30,9 +30,9 @@ from midstream.stores.memory import MemoryStore
 from midstream.tools import Tool
 
 TIMES = 10
-BOUND = 10
+BOUND = 1
 """Objects that a session or an attempt may leave, on average. While it lives it has some
-hundreds; Python 3.13 leaves some sixty of one in ten, in the frames of a traceback."""
+hundreds."""
 
 CLEAN, DIRTY = answer("all is well"), answer("this is FORBIDDEN, you see")
 CALLING = answer("let me see", Call("look", '{"where": "here"}'))
