@@ -118,6 +118,11 @@ class Address(Generic[M_contra]):
                 return await self.ask(make_message, until - trio.current_time())
         return await self.ask(make_message, until - trio.current_time())
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the actor will not come back, so that nothing reaches it any more."""
+        return self._cell.ended.is_set()
+
     async def wait_ended(self) -> AnyExit:
         """Wait until the actor has ended for good. Returns how its last incarnation ended."""
         await self._cell.ended.wait()

@@ -18,6 +18,7 @@ import trio
 from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage, Notify
 from midstream.actors.backoff_machine import BackoffMessage, Hear
+from midstream.actors.clock import Clock
 from midstream.actors.errors import AskFailed
 from midstream.messages.dispatch import (
     RATE_LIMIT_TAG,
@@ -29,6 +30,7 @@ from midstream.messages.dispatch import (
 from midstream.messages.errors import StoreError, VersionConflict
 from midstream.messages.notices import AnyNotice, Phase, RecordFailed, notices_of, notices_say
 from midstream.messages.record import Crossing, SessionRecord, SessionStatus, TerminationTag
+from midstream.messages.timestamps import parse_timestamp
 from midstream.messages.transition import AnyTransition, AttachRunning
 from midstream.stores.sessions import (
     KeptSession,
@@ -55,6 +57,11 @@ SEEN_KEPT = 1_024
 
 HEAR_DEADLINE_S = 5.0
 """Seconds that the end of a session waits for the news about the quota to be kept."""
+
+
+LATE_NEWS_MS = 120_000
+"""For so long a spent quota is news. A host that lives finds it untold within two of its beats,
+and begins with the shortest window then, which hits the time that is left well enough."""
 
 
 class Hint:
@@ -92,6 +99,15 @@ def quota_news(
     return news
 
 
+def late_news(record: SessionRecord, now_ms: int) -> QuotaSpent | None:
+    """What the BackoffMachine has to hear of an end that is told late: that the quota is spent, if
+    that is not long ago. Whether others have ended, it finds out by itself."""
+    ended_ms = parse_timestamp(record.ended_at)
+    news = quota_news(Crossing.ENDED, record)
+    is_recent = ended_ms is not None and abs(now_ms - ended_ms) <= LATE_NEWS_MS
+    return news if isinstance(news, QuotaSpent) and is_recent else None
+
+
 def rate_limit_tag(source: str, detail: str | None) -> TerminationTag:
     """The tag of a report that says no more than that the quota is spent."""
     return TerminationTag(kind=RATE_LIMIT_TAG, source=source, detail=detail)
@@ -112,10 +128,12 @@ class Funnel:
         store: Store,
         announcer: Address[AnnouncerMessage],
         machine: Address[BackoffMessage],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._announcer = announcer
         self._machine = machine
+        self._clock = clock
         self._told: dict[str, tuple[_Told, ...]] = {}
         """What was told, by session, and may still be kept as untold."""
         self._seen: dict[str, KeptSession] = {}
@@ -177,11 +195,15 @@ class Funnel:
         """Say what has become known by writing `record`, as this `version`, over `before`.
         Without a version it was written earlier, and is found again."""
         if notices := notices_of(before, crossing, record):
+            if self._announcer.has_ended:
+                return  # this host is going, and nobody would hear it: the others find it
             await self._notify(*notices)
-            told = _Told(notices, version)
-            self._told[record.id] = (*self._told.get(record.id, ()), told)
-            while len(self._told) > TOLD_KEPT:
-                del self._told[next(iter(self._told))]
+            self._remember_told(record.id, _Told(notices, version))
+
+    def _remember_told(self, session_id: str, *told: _Told) -> None:
+        self._told[session_id] = (*self._told.get(session_id, ()), *told)
+        while len(self._told) > TOLD_KEPT:
+            del self._told[next(iter(self._told))]
 
     async def forget_told(self) -> None:
         """Take out of the store what was told; nobody waits for that."""
@@ -233,8 +255,13 @@ class Funnel:
             await self._store.commit([each.removal for each in left], durable=False)
         except VersionConflict:
             return  # somebody else tells it
+        except StoreError as error:
+            # It may be out by now, and then nobody else would tell it.
+            _log.debug("what is told late may be kept: %s", error)
+            self._remember_told(left[0].session_id, *(_Told(e.notices, e.version) for e in left))
         if kept is not None and notices_say(left[-1].notices, kept.record):
             await self._notify(*(notice for each in left for notice in each.notices))
+            await self.hear(late_news(kept.record, self._clock.now_ms()))
 
     def _is_told(self, kept: Untold) -> bool:
         told = {notice for some in self._told.values() for each in some for notice in each.notices}

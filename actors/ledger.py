@@ -86,7 +86,7 @@ class Ledger(Actor[LedgerMessage]):
     ) -> None:
         self._store = store
         self._clock = clock
-        self._funnel = Funnel(store, announcer, machine)
+        self._funnel = Funnel(store, announcer, machine, clock)
         self._steps = StepWriter(store, queue, self._funnel, self._end_by_report)
         self._events = EventKeeper(store)
 

@@ -308,9 +308,11 @@ class GatewayConversation:
         self._is_heard = False
         request, exchange = self._request, self._exchange
         headers = request.headers_for(raw)
-        self._continuation.asked()
+        sending = self._continuation.asked
         try:
-            opened = request.upstream.open(nursery, "POST", request.url, headers, raw)
+            opened = request.upstream.open(
+                nursery, "POST", request.url, headers, raw, on_sending=sending
+            )
             async with opened as answer:
                 if _is_stream(answer):
                     self._continuation.heard()

@@ -6,7 +6,7 @@ whole interface: leaving its block settles the connection, also under cancellati
 """
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
 
@@ -110,16 +110,24 @@ class Upstream:
 
     @asynccontextmanager
     async def open(
-        self, nursery: trio.Nursery, method: str, url: str, headers: Headers, body: bytes
+        self,
+        nursery: trio.Nursery,
+        method: str,
+        url: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        on_sending: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator["Answer"]:
         """Send the request; the block gets the answer once its head is there. A task in
-        `nursery` reads it as long as the block lasts.
+        `nursery` reads it as long as the block lasts. `on_sending` is called when there is a
+        place for it, and nothing of it was sent yet.
 
         Raises `UpstreamFailed`.
         """
         exchange = Answer(self._lanes, self._timeouts)
         try:
-            await exchange.start(method, url, headers, body)
+            await exchange.start(method, url, headers, body, on_sending)
             nursery.start_soon(exchange.receive)
             yield exchange
         finally:
@@ -148,12 +156,20 @@ class Answer:
         self.headers: list[tuple[bytes, bytes]] = []
         self.content_type = ""
 
-    async def start(self, method: str, url: str, headers: Headers, body: bytes) -> None:
+    async def start(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        body: bytes,
+        on_sending: Callable[[], None],
+    ) -> None:
         patience: dict[str, float | None] = {"connect": self._timeouts.connect_s, "read": None}
         try:
             with trio.fail_after(self._timeouts.first_byte_s):
                 await self._lanes.wait_for_place()
                 self._has_place = True
+                on_sending()
                 response = await self._send(method, url, headers, body, patience)
         except trio.TooSlowError:
             message = f"the upstream did not answer within {self._timeouts.first_byte_s:g} s"

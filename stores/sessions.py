@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from midstream.messages.errors import FenceLost, RecordError, VersionConflict
+from midstream.messages.errors import FenceLost, RecordError, StoreError, VersionConflict
 from midstream.messages.record import Crossing, SessionRecord, crossing
 from midstream.messages.reducer import reduce
 from midstream.messages.transition import AnyTransition, OwnersTransition, Recover, Revive
@@ -114,7 +114,8 @@ async def apply_transition(
     applied once is not applied, and not announced, again. `check` sees the record that the
     transition will be applied to and raises if it must not be. `seen` saves reading the
     record, where nothing has changed since: only what changes it is decided by that, and the
-    commit finds out. Raises `StoreError`, what `reduce` raises, and what `check` raises.
+    commit finds out. An answer that is lost is asked for once more, if there is something to
+    announce. Raises `StoreError`, what `reduce` raises, and what `check` raises.
     """
     while True:
         believed, seen = seen, None
@@ -134,10 +135,31 @@ async def apply_transition(
             length = await store.length(Log.TRANSCRIPTS, transition.id)
             operations += transcript_operations(transition.id, length, transcript)
         try:
-            receipt = await store.commit(operations, key=key, durable=write.durable)
+            is_old = await _commit_twice(store, write, operations, key)
         except VersionConflict:
             continue  # another writer was faster, so the record has moved on
-        return await _as_it_is(store, write) if receipt.replayed else write
+        return await _as_it_is(store, write) if is_old else write
+
+
+async def _commit_twice(
+    store: Store, write: SessionWrite, operations: Sequence[Operation], key: str | None
+) -> bool:
+    """Whether this was committed by an earlier call. Whoever does not know that he has written
+    something tells nobody of it, so an answer that is lost is asked for once more."""
+    try:
+        return (await store.commit(operations, key=key, durable=write.durable)).replayed
+    except VersionConflict:
+        raise
+    except StoreError:
+        if write.crossing is None:
+            raise
+    try:
+        await store.commit(operations, key=key, durable=write.durable)
+    except VersionConflict:
+        kept = await load_session(store, write.after.id)
+        if kept != KeptSession(write.after, write.version):
+            raise
+    return False
 
 
 async def _return_guard(

@@ -53,18 +53,29 @@ class PauseWatch:
         """When sessions that have a place among the probes were first seen to be over."""
         self._asked_ms: dict[str, int | None] = {}
         """How long the providers of sessions that had no quota left do not want to be asked."""
+        self._heard: set[str] = set()
+        """Of which sessions a host has heard that since the pause was kept last."""
 
     def take(self, message: Hear) -> None:
         """A host's BackoffMachine hears this."""
         self._has_booted = self._has_booted or isinstance(message.event, Booted)
         if isinstance(message.event, QuotaSpent):
             self._asked_ms[message.event.session_id] = message.event.retry_after_ms
+            self._heard.add(message.event.session_id)
+
+    def is_waited_for_by(self, session_id: str) -> bool:
+        """Whether others probe the quota, so that this session has to wait for what they find."""
+        return bool(self._status.probes) and session_id not in self._status.probes
 
     def commit(self, new: DispatchStatus) -> None:
         """This is kept from now on. Raises `InvariantBroken`."""
         old, self._status = self._status, new
         if new.last_triggering_session is not None:
             self.blamed.add(new.last_triggering_session)
+        if new.state is DispatchState.PAUSED and new.paused_since != new.backoff_last_hit_at:
+            # Others have opened the window, or would have: without the store, if not before it.
+            self.blamed |= self._heard
+        self._heard.clear()
         if self.probe_limit and len(new.probes) > self.probe_limit:
             raise InvariantBroken(8, f"{new.probes} probe, of {self.probe_limit}")
         if old.state is DispatchState.PAUSED:
@@ -96,8 +107,8 @@ class PauseWatch:
         if until_before is not None and (until is None or until < until_before):
             raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
         by = new.last_triggering_session
-        if new.paused_since == old.paused_since:
-            return
+        if new.paused_since == old.paused_since or self._has_booted:
+            return  # whoever has started has ended the old one first, if not on record
         if not self._may_judge(old, by or ""):
             raise InvariantBroken(8, f"{by} has not probed {old}, and opens {new}")
         if new.backoff_level <= old.backoff_level:

@@ -341,11 +341,14 @@ class Race:
             self._chains.check(ended, kept.stop_message.used)
 
     async def _check_lives(self, world: World, session: ObservedSession) -> None:
-        """A session that has waited so long waits for something: a stream, the end of a pause,
-        a call, or a store that takes its time."""
+        """A session that has waited so long waits for something: a stream, the end of a pause or of
+        those that probe it, a call, or a store that takes its time."""
         events = len(session.events)
         for _ in range(STUCK_S):
-            waits = session.live_streams or not world.runtime.is_dispatchable()
+            is_held = not world.runtime.is_dispatchable() or self.pause.is_waited_for_by(
+                session.handle.session_id
+            )
+            waits = session.live_streams or is_held
             if waits or session.handle.ended is not None or len(session.events) > events:
                 return
             await trio.sleep(1.0)

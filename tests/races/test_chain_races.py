@@ -1,9 +1,15 @@
 """The stopMessage chain against disconnect, cancel, quota and broken follow-ups (invariant 7)."""
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
 import pytest
 import trio
 from scenes import CLEAN, NO_FOO, any_answer, frugal, soon
 
+from midstream.actors.submit import Submit
+from midstream.actors.work_probe import WorkAnswers, WorkAsked, WorkProbe
+from midstream.messages.bd_stage import Answer, BdTask
 from midstream.messages.failure import FailureKind, ProviderFailure
 from midstream.providers.scripted import Step, answer
 from midstream.testing.invariants import InvariantBroken, count_continuations
@@ -64,6 +70,41 @@ async def test_a_chain_while_everything_goes_wrong(race: Race) -> None:
         await session.result()
         again = world.animate("and then", conversation_id="con-1")
         race.always(lambda: never_beyond_n(again))
+
+
+@contextmanager
+def task_list(race: Race) -> Generator[None]:
+    """What `bd` is asked, it answers after a while, or not at all; the texts of the stages are
+    there. No process is started for that, and no file is read."""
+    task = (BdTask("a-1"),)
+    answers: Sequence[Sequence[Answer]] = ((task,), (task,), ((), (), ()), (None,))
+
+    async def ask(probe: WorkProbe, cwd: str) -> None:
+        await trio.sleep(race.seconds(race.one_of((0.02, 0.3, 12.0))))
+        found = WorkAnswers(tuple(race.one_of(answers)), has_project=True)
+        await probe.address.tell(WorkAsked(cwd, found))
+
+    async def read(submit: Submit, path: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return f"{path}: {{{{BASE_STOP_MESSAGE}}}}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("midstream.actors.work_probe.WorkProbe._ask", ask)
+        patch.setattr("midstream.actors.submit.Submit._user_file", read)
+        yield
+
+
+STAGED = 'work <**stopMessage:"go on",2**> <**stopMessage:on,2**>'
+
+
+@pytest.mark.races(seeds=500, crashing=("work_probe", "session", "stream_monitor"), store=True)
+async def test_a_chain_that_asks_the_task_list_against_disconnect_and_stop(race: Race) -> None:
+    """A reply waits for the answer, and nothing is asked behind a stop that comes meanwhile."""
+    with task_list(race):
+        async with race.world(*replies(race), rules=[NO_FOO], config=frugal(race)) as world:
+            session = world.animate(STAGED)
+            race.always(lambda: never_beyond_n(session))
+            await leave_sometime(race, session)
 
 
 @pytest.mark.races(seeds=500)

@@ -8,12 +8,14 @@ the client is an ASGI server's side, the upstream a transport of httpx2.
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 import trio
-from scenes import NO_FOO
+from scenes import NO_FOO, a_host
 
 from midstream.actors.clock import TrioClock
 from midstream.actors.stop_message_book import StopMessageBook, StopMessageSettings
@@ -23,6 +25,8 @@ from midstream.doors.gateway_request import Begun, Finished
 from midstream.doors.gateway_rules import GatewayRules
 from midstream.doors.gateway_upstream import Upstream
 from midstream.messages.events import AnyEvent
+from midstream.messages.session_identity import SessionIdentity
+from midstream.providers.scripted import ScriptedProvider
 from midstream.rules.policy import PolicySettings
 from midstream.rules.rule import RepeatMode
 from midstream.rules.rule_set import RuleSet
@@ -55,11 +59,10 @@ def event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {data}\n\n".encode()
 
 
-def reply(race: Race) -> list[bytes]:
-    """A message of the upstream, which may say the forbidden word, or break off."""
-    words = race.one_of((("a ", "clean ", "answer"), ("well f", "oo ", "and"), ("bar ", "foo")))
+def message(words: Sequence[str]) -> list[bytes]:
+    """A message of the upstream, in the pieces in which it comes."""
     usage = {"input_tokens": 3, "output_tokens": 1}
-    message: dict[str, Any] = {
+    head: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -67,8 +70,8 @@ def reply(race: Race) -> list[bytes]:
         "content": [],
     }
     empty: list[Any] = []
-    pieces = [
-        event("message_start", message={**message, "content": empty, "usage": usage}),
+    return [
+        event("message_start", message={**head, "content": empty, "usage": usage}),
         event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
         *(
             event("content_block_delta", index=0, delta={"type": "text_delta", "text": word})
@@ -78,6 +81,12 @@ def reply(race: Race) -> list[bytes]:
         event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage),
         event("message_stop"),
     ]
+
+
+def reply(race: Race) -> list[bytes]:
+    """A message of the upstream, which may say the forbidden word, or break off."""
+    words = race.one_of((("a ", "clean ", "answer"), ("well f", "oo ", "and"), ("bar ", "foo")))
+    pieces = message(words)
     whole = b"".join(pieces)
     if race.pick(4) == 3:
         size = 1 + race.pick(200)
@@ -179,11 +188,17 @@ class ScriptedUpstream:
 class Caller:
     """A client of the gateway, as the server sees it. It may vanish, and may read slowly."""
 
-    def __init__(self, race: Race, text: str, key: str = "key") -> None:
+    def __init__(self, race: Race, *texts: str, key: str = "key", session: str = "") -> None:
         self._race = race
         self._key = key
-        message = {"role": "user", "content": [{"type": "text", "text": text}]}
-        body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [message]}
+        roles = ("user", "assistant") * len(texts)
+        messages = [
+            {"role": role, "content": [{"type": "text", "text": text}]}
+            for role, text in zip(roles, texts, strict=False)
+        ]
+        body: dict[str, Any] = {"model": "m", "max_tokens": 9, "stream": True, "messages": messages}
+        if session:
+            body["metadata"] = {"session_id": session}
         self._body = json.dumps(body).encode()
         self._has_asked = False
         self.gone = trio.Event()
@@ -388,7 +403,7 @@ async def test_clients_of_one_gateway_whose_keys_run_out_of_quota(race: Race) ->
     async def come_and_go() -> None:
         for _ in range(4):
             await trio.sleep(race.seconds(race.one_of((0.1, 1.0, 5.0))))
-            caller = Caller(race, "hello", race.one_of(("key 1", "key 2")))
+            caller = Caller(race, "hello", key=race.one_of(("key 1", "key 2")))
             callers.append(caller)
             async with trio.open_nursery() as patience:
                 patience.start_soon(caller.lose_patience, race.seconds(race.one_of((1.0, 8.0))))
@@ -400,3 +415,87 @@ async def test_clients_of_one_gateway_whose_keys_run_out_of_quota(race: Race) ->
         for _ in range(3):
             nursery.start_soon(come_and_go)
     await server.aclose()
+
+
+class Steady(httpx2.AsyncBaseTransport):
+    """A connection to an upstream that answers whatever it is asked. `asked` are the bodies."""
+
+    def __init__(self, race: Race, asked: list[Any]) -> None:
+        self._race = race
+        self._asked = asked
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self._asked.append(json.loads(request.content))
+        self._race.note("upstream", f"is asked, number {len(self._asked)}")
+        await trio.sleep(self._race.seconds(0.05))
+        words = message((f"answer {len(self._asked)} ", "of ", "many"))
+        kind = {"content-type": "text/event-stream"}
+        return httpx2.Response(200, headers=kind, content=b"".join(words))
+
+
+ARMED = f'work <**stopMessage:"go on",{N}**>'
+
+
+def sends(asked: Sequence[Any]) -> int:
+    """How many of these requests nobody has typed."""
+    newest = (each["messages"][-1] for each in asked)
+    return sum("go on" in json.dumps(said["content"]) for said in newest)
+
+
+@pytest.mark.races(seeds=500)
+async def test_requests_of_one_session_at_two_gateways_share_its_sends(race: Race) -> None:
+    """Whoever continues, here or there: N in all (invariant 7; spec/stop_message.md 14.8)."""
+    used, sent = await ask_at_gateways(race, 2)
+    if used != sent:
+        raise InvariantBroken(7, f"continued {sent} times, and {used} are counted")
+
+
+@pytest.mark.races(seeds=500, store=True, crashing=("ledger",), most_crashes=2)
+async def test_requests_of_one_session_whose_store_fails_share_its_sends(race: Race) -> None:
+    """What the store does not take is remembered until it does (spec/stop_message.md 14.19)."""
+    used, sent = await ask_at_gateways(race, 1)
+    if used < sent:
+        raise InvariantBroken(7, f"continued {sent} times, and {used} are counted")
+
+
+async def ask_at_gateways(race: Race, number: int) -> tuple[int, int]:
+    """How many sends of a session are counted at the end, and how many there were. Never more
+    than N."""
+    store, clock, asked = race.store(), race.clock(), list[Any]()
+    key = SessionIdentity("one", "one").state_key
+
+    async def ask(gateway: Gateway, *texts: str) -> None:
+        caller = Caller(race, *texts, session="one")
+        async with trio.open_nursery() as patience:
+            patience.start_soon(caller.lose_patience, race.seconds(race.one_of((0.2, 8.0))))
+            await gateway(caller.scope, caller.receive, caller.send)
+            patience.cancel_scope.cancel()
+        race.note("client", f"has got {caller.status}")
+
+    async def ask_now_and_then(gateway: Gateway) -> None:
+        for _ in range(2):
+            await trio.sleep(race.seconds(0.3))
+            await ask(gateway, "work", "answer", "more")
+
+    def not_more_than_n() -> None:
+        if sends(asked) > N:
+            raise InvariantBroken(7, f"continued {sends(asked)} times, of {N}")
+
+    race.always(not_more_than_n)
+    async with AsyncExitStack() as hosts:
+        books: list[StopMessageBook] = []
+        gateways: list[Gateway] = []
+        for each in range(number):
+            host = a_host(race, store.reopen(), ScriptedProvider(), clock, each)
+            runtime = await hosts.enter_async_context(host)
+            books.append(runtime.stop_message_book(Path()))
+            server = Upstream("up", "http://upstream.test", transport=lambda: Steady(race, asked))
+            hosts.push_async_callback(server.aclose)
+            gateways.append(Gateway([server], watched, stop_messages=books[-1]))
+        await ask(gateways[0], ARMED)
+        async with trio.open_nursery() as nursery:
+            for gateway in gateways:
+                nursery.start_soon(ask_now_and_then, gateway)
+                nursery.start_soon(ask_now_and_then, gateway)
+        state = (await race.one_of(books).read(key)).state
+    return 0 if state is None else state.used, sends(asked)
