@@ -29,7 +29,7 @@ from guards import MUTANTS, Mutant
 from mutants import Copy, misplaced_in
 
 ABORT = ("test_abort_races", "test_tool_races", "test_chain_races")
-HOSTS = ("test_host_races",)
+HOSTS = ("test_host_races", "test_outside_races")
 REPLAY = ("test_replay_races", "test_wire_races")
 GATEWAY = ("test_gateway_races",)
 AREAS = {
@@ -427,6 +427,12 @@ BUGS = (
     guarded("a letter overtakes an earlier one of its session"),
     guarded("what was written before is told again"),
     guarded("what was told is forgotten where some of it was taken out meanwhile"),
+    guarded("an answer of the store that is lost is not asked for again"),
+    guarded("a write whose answer was lost counts as somebody else's"),
+    guarded("a spent quota is not heard of when its end is told late"),
+    guarded("what may be taken out is told by nobody"),
+    guarded("an end is told to an Announcer that has ended"),
+    guarded("a continuation counts as sent before there is a place for it"),
     guarded("a replay loses patience with a log that is still being written"),
     guarded("a question that fails by a bug is asked once"),
     guarded("a conversation is not asked for again when the Ledger crashes"),
@@ -886,6 +892,22 @@ FOUND = {
         "test_readers_who_come_and_go_against_the_ring_and_the_log",
         81,
     ),
+    "a spent quota is not heard of when its end is told late": (
+        "test_sessions_outside_while_everything_goes_wrong",
+        83,
+    ),
+    "what may be taken out is told by nobody": (
+        "test_sessions_outside_while_everything_goes_wrong",
+        102,
+    ),
+    "an end is told to an Announcer that has ended": (
+        "test_sessions_outside_while_everything_goes_wrong",
+        406,
+    ),
+    "a continuation counts as sent before there is a place for it": (
+        "test_requests_of_one_session_at_two_gateways_share_its_sends",
+        60,
+    ),
     "a question that fails by a bug is asked once": ("test_sessions_whose_store_has_bugs", 2),
     "a conversation is not asked for again when the Ledger crashes": (
         "test_sessions_whose_books_crash",
@@ -926,6 +948,8 @@ HARMLESS = {
     "half a call is kept": "what cannot be sent is left out once more when it is kept (sendable_parts)",
     "a letter stays in the queue when it has arrived": "its key makes the second delivery none",
     "the letters of two drains are delivered at once": "their keys make the second delivery none",
+    "an answer of the store that is lost is not asked for again": "what is on record and was not told is told late, and the pause hears of it then",
+    "a write whose answer was lost counts as somebody else's": "likewise",
     "a stalled owner writes under any fence": "the store looks at the fence itself, with each write (RequireFence)",
     "anybody writes to a session": "the claim and the fence in the store are looked at as well",
 }

@@ -16,12 +16,18 @@ from anthropic import AsyncAnthropic
 from gateway_streams import anthropic_stream, chat_stream, responses_stream
 from gateway_world import Reply, World, gateway_rules, gateway_world, rule
 from openai import AsyncOpenAI
+from starlette.types import Message, Scope
 
+from midstream.actors.clock import ManualClock
+from midstream.actors.stop_message_book import StopMessageBook, StopMessageSettings
 from midstream.config import Config
 from midstream.config_file import config_from
+from midstream.doors.gateway import Gateway
 from midstream.doors.gateway_rules import GatewayRules
+from midstream.doors.gateway_upstream import Upstream
 from midstream.messages.events import ContinuationDecided
 from midstream.messages.record import SessionStatus
+from midstream.messages.session_identity import SessionIdentity
 from midstream.runtime import open_runtime
 
 # The official OpenAI client leaves its generators to the garbage collector after [DONE].
@@ -470,3 +476,59 @@ async def test_auto_continue_can_be_off_and_directives_stay_inside() -> None:
         text, _ = await ask(world.url, "chat", 'Go <**stopMessage:"on",3**>')
         assert text == "One."
         assert b"stopMessage" not in world.upstream.asked[0].body
+
+
+class Recited(httpx2.AsyncBaseTransport):
+    """An upstream that always answers the same. `asked` counts the requests."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await trio.lowlevel.checkpoint()
+        self.asked += 1
+        kind = {"content-type": "text/event-stream"}
+        return httpx2.Response(200, headers=kind, content=b"".join(anthropic_stream("Done.")))
+
+
+class BookOfALostClient(StopMessageBook):
+    """Its client goes while a send is being counted, which is done to its end all the same."""
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock(), StopMessageSettings())
+        self.gone = trio.Event()
+
+    async def change(self, key: str, decide: Any, *, uses_tools: bool | None = None) -> Any:
+        result = await super().change(key, decide, uses_tools=uses_tools)
+        kept = await self.read(key)
+        if kept.state is not None and kept.state.used:
+            self.gone.set()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+        return result
+
+
+async def test_a_send_that_was_counted_and_never_made_is_given_back() -> None:
+    upstream, book = Recited(), BookOfALostClient()
+    server = Upstream("up", "http://upstream.test", transport=lambda: upstream)
+    gateway = Gateway([server], gateway_rules, stop_messages=book)
+    message = {"role": "user", "content": 'Work <**stopMessage:"go on",2**>'}
+    asks = {"model": "m", "max_tokens": 9, "stream": True, "messages": [message]}
+    body = [msgspec.json.encode({**asks, "metadata": {"session_id": "ses-1"}})]
+    scope: Scope = {"type": "http", "method": "POST", "path": "/v1/messages", "headers": []}
+
+    async def receive() -> Message:
+        if body:
+            return {"type": "http.request", "body": body.pop()}
+        await book.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None:
+        await trio.lowlevel.checkpoint()
+
+    await gateway(scope, receive, send)
+    await server.aclose()
+    kept = await book.read(SessionIdentity("ses-1", "ses-1").state_key)
+    assert upstream.asked == 1
+    assert kept.state is not None
+    assert kept.state.used == 0

@@ -1,5 +1,6 @@
 """Sessions outside report to a runtime: what is kept, what is answered, what is told."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from midstream.runtime import Runtime, open_runtime
 from midstream.stores.dlq_files import write_envelope
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sqlite import open_sqlite
+from midstream.stores.store import Book, Operation, Put, Receipt
 
 START = "2026-01-01T00:00:00.000Z"
 RUNNING = RunningReport(
@@ -98,6 +100,55 @@ async def test_a_repeated_report_of_running_only_refreshes(autojump_clock: MockC
         assert (record.provider, record.metadata) == ("claude-code", {"role": "coder"})
         assert record.last_activity_at == "2026-01-01T00:00:10.000Z"
         assert [type(notice) for notice in await notices_so_far(runtime)] == [Began]
+
+
+class Forgetful(MemoryStore):
+    """A store that writes `lost` changes of records and does not say so."""
+
+    lost = 0
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if self.lost and any(map(_is_record, operations)):
+            self.lost -= 1
+            raise StoreError("the answer was lost")
+        return receipt
+
+
+def _is_record(operation: Operation) -> bool:
+    return isinstance(operation, Put) and operation.book is Book.SESSIONS
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+async def test_an_end_of_which_the_store_did_not_answer_is_told_and_pauses_everybody(
+    autojump_clock: MockClock, lost: int
+) -> None:
+    """Whoever reports it has the only copy, and says it again until somebody has taken it."""
+    store = Forgetful()
+    async with host(store, clock=wall_clock()) as runtime:
+        await runtime.sessions.report(RUNNING)
+        store.lost = lost
+        answers = [await runtime.sessions.report(ended("rate-limited")) for _ in range(2)]
+        assert [answer.ok for answer in answers] == [lost < 2, True]
+        await trio.sleep(65)
+        told = await notices_so_far(runtime)
+        assert runtime.is_dispatchable() is False
+    failed = [RecordFailed] if lost == 2 else []
+    assert [type(notice) for notice in told] == [Began, *failed, Ended]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_cancel_of_which_the_store_did_not_answer_is_told(
+    autojump_clock: MockClock, lost: int
+) -> None:
+    store = Forgetful()
+    async with host(store, clock=wall_clock()) as runtime:
+        await runtime.sessions.report(RUNNING)
+        store.lost = lost
+        assert (await runtime.cancel("ses-1")).status is SessionStatus.CANCELLED
+        assert [type(notice) for notice in await notices_so_far(runtime)] == [Began, Ended]
 
 
 async def test_b8_a_cancelled_session_learns_of_it_from_its_next_report(

@@ -764,6 +764,60 @@ async def test_what_was_told_is_told_once_whatever_becomes_of_its_removal(
     assert await load_untold(store) == []
 
 
+@pytest.mark.parametrize("fates", [*product(FATES, repeat=2)], ids=", ".join)
+async def test_what_is_told_late_is_told_once_whatever_becomes_of_its_removal(
+    autojump_clock: MockClock, fates: tuple[str, ...]
+) -> None:
+    store, clock = Mumbling(fates), wall_clock()
+    await written_and_not_told(store, clock.now_ms(), SessionStatus.COMPLETED)
+    async with host(store, clock=clock) as runtime:
+        await trio.sleep(200)
+        heard = await notices_so_far(runtime)
+    assert [type(notice) for notice in heard] == [Began, Ended]
+    assert await load_untold(store) == []
+
+
+@pytest.mark.parametrize(("ago_s", "is_news"), [(0, True), (50, True), (3600, False)])
+async def test_a_quota_that_a_killed_host_has_spent_pauses_the_others_while_that_is_news(
+    autojump_clock: MockClock, ago_s: int, is_news: bool
+) -> None:
+    store, clock = MemoryStore(), wall_clock()
+    at_ms = clock.now_ms() - ago_s * 1000
+    await written_and_not_told(store, at_ms, SessionStatus.RATE_LIMITED)
+    async with host(store, clock=clock) as runtime:
+        await trio.sleep(65)
+        assert [type(notice) for notice in await notices_so_far(runtime)] == [Began, Ended]
+        assert runtime.is_dispatchable() is not is_news
+
+
+class SlowToEnd(MemoryStore):
+    """A store that takes its time to write the ends of sessions."""
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        if any(
+            b"completed" in bytes(each.document) for each in operations if isinstance(each, Put)
+        ):
+            await trio.sleep(4)
+        return await super().commit(operations, key=key, durable=durable)
+
+
+async def test_an_end_that_is_written_while_its_host_goes_is_told_by_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    store, clock = SlowToEnd(), wall_clock()
+    end = RecordReport(session_id="ses-out", status=ReportedStatus.COMPLETED, exit_code=0)
+    async with trio.open_nursery() as nursery, host(store, clock=clock, seed=1) as runtime:
+        nursery.start_soon(runtime.sessions.report, end)
+        await trio.sleep(1)
+    assert (await record_of(store, "ses-out")).status is SessionStatus.COMPLETED
+    async with host(store, clock=clock, seed=2) as later:
+        await trio.sleep(100)
+        assert [type(notice) for notice in await notices_so_far(later)] == [Ended]
+    assert await load_untold(store) == []
+
+
 class SlowToRemove(MemoryStore):
     """A store that loses its first answer to a step, and takes its time to take notices out."""
 
