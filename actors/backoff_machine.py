@@ -34,6 +34,7 @@ from midstream.messages.dispatch import (
     end_of,
 )
 from midstream.messages.errors import MidstreamError, StoreError, VersionConflict
+from midstream.messages.lifecycle import AnyExit
 from midstream.messages.reply import Reply
 from midstream.stores.session_list import records_of
 from midstream.stores.state import KeptStatus, load_status
@@ -43,6 +44,9 @@ _log = logging.getLogger("midstream.backoff")
 
 KEEP_DEADLINE_S = 15.0
 """Seconds that writing the status may take."""
+
+LAST_KEEP_DEADLINE_S = 3.0
+"""Seconds for what is not kept when the machine has to go."""
 
 UNRECORDED_PROBE_S = 60.0
 """Seconds in which a session that was let in has to come on record."""
@@ -135,6 +139,12 @@ class BackoffMachine(Actor[BackoffMessage]):
     async def started(self) -> None:
         await self._reload()
 
+    async def stopped(self, reason: AnyExit) -> None:
+        """What was decided without the store is remembered here alone."""
+        with trio.move_on_after(LAST_KEEP_DEADLINE_S):
+            if self._unkept:
+                await self._reload()
+
     async def handle(self, message: BackoffMessage) -> None:
         match message:
             case Hear(event, reply):
@@ -178,13 +188,22 @@ class BackoffMachine(Actor[BackoffMessage]):
             return decision.effects
 
     async def _keep(self, status: DispatchStatus) -> None:
-        """What was decided without the store is in `status` too."""
-        version: int = await self._ledger.ask(
+        """What was decided without the store is in `status` too. A connection that broke is worth
+        a second try; if the first was done, that is a conflict, and it is decided again."""
+        try:
+            version = await self._ask_ledger(status)
+        except VersionConflict:
+            raise
+        except StoreError:
+            version = await self._ask_ledger(status)
+        self._version = version
+        self._unkept = []
+
+    async def _ask_ledger(self, status: DispatchStatus) -> int:
+        return await self._ledger.ask(
             lambda reply: KeepState(status.id, encode(status), self._version, True, reply),
             KEEP_DEADLINE_S,
         )
-        self._version = version
-        self._unkept = []
 
     def _go_on_without_store(
         self, event: AnyDispatchEvent, now_ms: int, error: MidstreamError

@@ -58,7 +58,6 @@ SEEN_KEPT = 1_024
 HEAR_DEADLINE_S = 5.0
 """Seconds that the end of a session waits for the news about the quota to be kept."""
 
-
 LATE_NEWS_MS = 120_000
 """For so long a spent quota is news. A host that lives finds it untold within two of its beats,
 and begins with the shortest window then, which hits the time that is left well enough."""
@@ -249,8 +248,13 @@ class Funnel:
         self._left = frozenset(each.id for each in kept if each not in left)
 
     async def _tell_late(self, left: Sequence[Untold]) -> None:
-        """Tell what was left behind of one session, unless something later was told already."""
+        """Tell what was left behind of one session, unless something later was told already. If
+        this host goes meanwhile, it is for the next."""
         kept = await load_session(self._store, left[0].session_id)
+        is_true = kept is not None and notices_say(left[-1].notices, kept.record)
+        if kept is not None and is_true:
+            # Before it is taken out: to hear of it twice does no harm.
+            await self.hear(late_news(kept.record, self._clock.now_ms()))
         try:
             await self._store.commit([each.removal for each in left], durable=False)
         except VersionConflict:
@@ -259,9 +263,11 @@ class Funnel:
             # It may be out by now, and then nobody else would tell it.
             _log.debug("what is told late may be kept: %s", error)
             self._remember_told(left[0].session_id, *(_Told(e.notices, e.version) for e in left))
-        if kept is not None and notices_say(left[-1].notices, kept.record):
+        if self._announcer.has_ended:
+            with suppress(VersionConflict):  # it is still there
+                await self._store.commit([each.addition for each in left], durable=False)
+        elif is_true:
             await self._notify(*(notice for each in left for notice in each.notices))
-            await self.hear(late_news(kept.record, self._clock.now_ms()))
 
     def _is_told(self, kept: Untold) -> bool:
         told = {notice for some in self._told.values() for each in some for notice in each.notices}

@@ -35,6 +35,11 @@ class Untold(Shape, frozen=True, kw_only=True):
         """Take it out; fails with a conflict for whoever comes second."""
         return removal(self.session_id, self.version)
 
+    @property
+    def addition(self) -> Put:
+        """Put it in; also back, for whoever comes next."""
+        return Put(Book.STATE, self.id, encode(self), 0)
+
 
 def untold(
     before: SessionRecord | None, crossing: Crossing | None, record: SessionRecord, version: int
@@ -43,8 +48,7 @@ def untold(
     notices = notices_of(before, crossing, record)
     if not notices:
         return ()
-    left = Untold(id=_id(record.id, version), notices=notices)
-    return (Put(Book.STATE, left.id, encode(left), 0),)
+    return (Untold(id=_id(record.id, version), notices=notices).addition,)
 
 
 def removal(session_id: str, version: int) -> Delete:

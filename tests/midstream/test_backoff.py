@@ -1,6 +1,7 @@
 """The shared pause in whole runtimes: who opens it, who is kept out, who ends it."""
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -34,7 +35,7 @@ from midstream.runtime import Runtime
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_status
-from midstream.stores.store import Book, Query
+from midstream.stores.store import Book, Operation, Put, Query, Receipt
 from midstream.tools import Tool
 
 MINUTE_S = 60.0
@@ -483,6 +484,48 @@ async def test_the_pause_is_kept_when_the_host_leaves_right_after_the_hit(
     store, clock = MemoryStore(), wall_clock()
     async with host(store, limited(), clock=clock) as runtime:
         await runtime.animate("hi").result()
+    assert (await load_status(store)).status.state is DispatchState.PAUSED
+
+
+class Moody(MemoryStore):
+    """A store that does what `moods` say, one for each time when the status is to be kept."""
+
+    def __init__(self, *moods: str) -> None:
+        super().__init__()
+        self._moods = list(moods)
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        is_status = any(isinstance(o, Put) and o.id == DISPATCH_STATUS_ID for o in operations)
+        mood = self._moods.pop(0) if is_status and self._moods else "well"
+        if mood == "refused":
+            raise StoreError("try again later")
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if mood == "kept":
+            raise StoreError("the answer was lost")
+        return receipt
+
+
+@pytest.mark.parametrize("mood", ["refused", "kept"])
+async def test_others_hear_at_once_of_a_spent_quota_that_the_store_has_taken_at_the_second_try(
+    mood: str, autojump_clock: MockClock
+) -> None:
+    store = Moody(mood)
+    async with host(store, limited(), clock=wall_clock()) as runtime:
+        session_id = await hit_the_limit(runtime)
+        status = (await load_status(store)).status
+        assert (status.state, status.last_triggering_session) == (DispatchState.PAUSED, session_id)
+        assert (window_s(status), status.backoff_level) == (15 * MINUTE_S, 0)
+
+
+async def test_a_spent_quota_that_was_not_kept_yet_is_when_the_host_leaves(
+    autojump_clock: MockClock,
+) -> None:
+    store = Moody("refused", "refused")
+    async with host(store, limited(), clock=wall_clock()) as runtime:
+        await hit_the_limit(runtime)
+        assert (await load_status(store)).status.state is DispatchState.RUNNING
     assert (await load_status(store)).status.state is DispatchState.PAUSED
 
 

@@ -24,7 +24,7 @@ from midstream.messages.conversation import AssistantItem, ToolResultItem, UserI
 from midstream.messages.enrolment import Enrolment, ending, opening
 from midstream.messages.errors import StoreError
 from midstream.messages.events import SessionEnded
-from midstream.messages.notices import Began, DeadLettered, Ended, Revived
+from midstream.messages.notices import AnyNotice, Began, DeadLettered, Ended, Revived
 from midstream.messages.record import LIVE_STATUSES, Fence, SessionRecord, SessionStatus
 from midstream.messages.session_reports import HeartbeatReport, RecordReport, ReportedStatus
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
@@ -788,6 +788,27 @@ async def test_a_quota_that_a_killed_host_has_spent_pauses_the_others_while_that
         await trio.sleep(65)
         assert [type(notice) for notice in await notices_so_far(runtime)] == [Began, Ended]
         assert runtime.is_dispatchable() is not is_news
+
+
+@pytest.mark.parametrize("stays_s", [31, 33, 40])
+async def test_what_is_told_late_by_a_host_that_goes_meanwhile_is_told_by_the_next(
+    autojump_clock: MockClock, stays_s: float
+) -> None:
+    store, clock = SlowToRemove([4.0, 4.0]), wall_clock()
+    await written_and_not_told(store, clock.now_ms(), SessionStatus.COMPLETED)
+    heard: list[AnyNotice] = []
+
+    async def follow(runtime: Runtime) -> None:
+        async for each in await runtime.notices():
+            heard.append(each.notice)
+
+    async with trio.open_nursery() as nursery:
+        for seed in (1, 2):
+            async with host(store, clock=clock, seed=seed) as runtime:
+                nursery.start_soon(follow, runtime)
+                await trio.sleep(stays_s if seed == 1 else 100)
+    assert [type(notice) for notice in heard] == [Began, Ended]
+    assert await load_untold(store) == []
 
 
 class SlowToEnd(MemoryStore):
