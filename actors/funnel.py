@@ -167,9 +167,10 @@ class Funnel:
         return write.after
 
     async def tell(self, write: SessionWrite, hint: Hint = NO_HINT) -> None:
-        """Tell everybody what `write`, which is committed, means."""
-        await self.announce(write.before, write.crossing, write.after, write.version)
-        await self.hear(quota_news(write.crossing, write.after, hint))
+        """Tell everybody what `write`, which is committed, means. What the pause does not hear of
+        any more is told by the next host, whose pause does."""
+        if await self.hear(quota_news(write.crossing, write.after, hint)):
+            await self.announce(write.before, write.crossing, write.after, write.version)
 
     def _seen_of(self, transition: AnyTransition) -> Seen | None:
         kept = self._seen.get(transition.id)
@@ -194,10 +195,15 @@ class Funnel:
         """Say what has become known by writing `record`, as this `version`, over `before`.
         Without a version it was written earlier, and is found again."""
         if notices := notices_of(before, crossing, record):
-            if self._announcer.has_ended:
-                return  # this host is going, and nobody would hear it: the others find it
+            if self._is_going:
+                return  # the others find it
             await self._notify(*notices)
             self._remember_told(record.id, _Told(notices, version))
+
+    @property
+    def _is_going(self) -> bool:
+        """Whether this host is: then nobody here would hear what is told any more."""
+        return self._announcer.has_ended or self._machine.has_ended
 
     def _remember_told(self, session_id: str, *told: _Told) -> None:
         self._told[session_id] = (*self._told.get(session_id, ()), *told)
@@ -251,10 +257,13 @@ class Funnel:
         """Tell what was left behind of one session, unless something later was told already. If
         this host goes meanwhile, it is for the next."""
         kept = await load_session(self._store, left[0].session_id)
-        is_true = kept is not None and notices_say(left[-1].notices, kept.record)
-        if kept is not None and is_true:
-            # Before it is taken out: to hear of it twice does no harm.
-            await self.hear(late_news(kept.record, self._clock.now_ms()))
+        record = kept.record if kept is not None else None
+        if record is not None and not notices_say(left[-1].notices, record):
+            record = None
+        # Before it is taken out: to hear of it twice does no harm.
+        news = None if record is None else late_news(record, self._clock.now_ms())
+        if not await self.hear(news):
+            return
         try:
             await self._store.commit([each.removal for each in left], durable=False)
         except VersionConflict:
@@ -263,26 +272,28 @@ class Funnel:
             # It may be out by now, and then nobody else would tell it.
             _log.debug("what is told late may be kept: %s", error)
             self._remember_told(left[0].session_id, *(_Told(e.notices, e.version) for e in left))
-        if self._announcer.has_ended:
+        if self._is_going:
             with suppress(VersionConflict):  # it is still there
                 await self._store.commit([each.addition for each in left], durable=False)
-        elif is_true:
+        elif record is not None:
             await self._notify(*(notice for each in left for notice in each.notices))
 
     def _is_told(self, kept: Untold) -> bool:
         told = {notice for some in self._told.values() for each in some for notice in each.notices}
         return set(kept.notices) <= told
 
-    async def hear(self, news: QuotaSpent | OtherEnd | NeutralEnd | None) -> None:
-        """Let the BackoffMachine decide, and wait until that is kept."""
+    async def hear(self, news: QuotaSpent | OtherEnd | NeutralEnd | None) -> bool:
+        """Let the BackoffMachine decide, and wait until that is kept. Whether the machine is there:
+        it goes with its host."""
         if news is None:
-            return
+            return True
         try:
             await self._machine.ask_through_crashes(
                 lambda reply: Hear(news, reply), HEAR_DEADLINE_S
             )
         except AskFailed as error:
             _log.warning("the end of %s may not count for the pause: %s", news.session_id, error)
+        return not self._machine.has_ended
 
     async def failed(self, session_id: str, phase: Phase, error: Exception) -> None:
         """Say that a write failed."""

@@ -444,6 +444,13 @@ BUGS = (
     guarded("what was told is forgotten before it is out"),
     # 11
     planted(
+        "a reader is told of a gap where the log is on its way",
+        11,
+        "actors/replay.py",
+        "        if self._patience <= 0:\n            raise self._gap(ring.after)",
+        "        if ring:\n            raise self._gap(ring.after)",
+    ),
+    planted(
         "a replay begins one event too early",
         11,
         "actors/event_channel.py",

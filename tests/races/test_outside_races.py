@@ -6,6 +6,7 @@ lost, and a mark of death is taken back by whoever lives (invariants 4, 8, 10 an
 spec/animator.md B6 to B9).
 """
 
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -39,6 +40,9 @@ BEAT_EVERY_S = 30.0
 AGAIN_S = 5.0
 """Seconds at most until a report that was not taken is sent again."""
 
+KEPT_S = 60.0
+"""Seconds after which a host has kept what it was told, also if its store was away."""
+
 JUDGED_S = 260.0
 """Seconds behind all reports in which a host finds who is silent, and tells what is untold."""
 
@@ -48,18 +52,33 @@ SILENT = "no heartbeat"
 LIVE = (SessionStatus.PENDING, SessionStatus.RUNNING)
 
 
+class Guild:
+    """The hosts that are up."""
+
+    def __init__(self) -> None:
+        self.up: list[Runtime] = []
+        self.goes = trio.Event()
+        """Set, and replaced, when one of them is about to go."""
+        self.killed_at: dict[Runtime, float] = {}
+
+    def announce_departure(self) -> None:
+        self.goes.set()
+        self.goes = trio.Event()
+
+
 class Outside:
     """A session outside, with the process that watches over it and reports."""
 
-    def __init__(self, race: Race, number: int, clock: JumpingClock, up: list[Runtime]) -> None:
+    def __init__(self, race: Race, number: int, clock: JumpingClock, guild: Guild) -> None:
         self.id = f"out-{number}"
         self.ended: RecordReport | None = None
         """Its own end, once it was taken."""
         self.answer: ReportAnswer | None = None
         """What was answered to that."""
+        self._asked: list[tuple[Runtime, float]] = []
         self._race = race
         self._clock = clock
-        self._up = up
+        self._guild = guild
 
     async def live(self) -> None:
         """From its beginning to its end, or until it is killed."""
@@ -76,9 +95,12 @@ class Outside:
         if race.pick(4) == 3:
             race.note(self.id, "!! is killed, with who watches over it")
             return
-        status = race.one_of(tuple(ReportedStatus))
+        status = race.one_of((*ReportedStatus, *[ReportedStatus.RATE_LIMITED] * 3))
         if self._is_told_to_stop(answer):
             status = ReportedStatus.CANCELLED
+        if race.pick(2):
+            with trio.move_on_after(100.0):
+                await self._guild.goes.wait()
         report = RecordReport(session_id=self.id, status=status, exit_code=0)
         self.answer, self.ended = await self._tell(report), report
         if race.pick(3) == 2:
@@ -97,11 +119,19 @@ class Outside:
 
     async def _say(self, report: AnyReport) -> ReportAnswer | None:
         """Once; None if nobody is there."""
-        if not self._up:
+        if not self._guild.up:
             return None
-        answer = await self._race.one_of(tuple(self._up)).sessions.report(report)
+        host = self._race.one_of(tuple(self._guild.up))
+        answer = await host.sessions.report(report)
+        self._asked.append((host, trio.current_time()))
         self._race.note(self.id, f"{type(report).__name__} is answered {answer}")
         return answer
+
+    def was_with_the_dead(self) -> bool:
+        """Whether a host that it has told something was killed before long. What that had not
+        kept yet, such as a pause, is gone."""
+        killed_at = self._guild.killed_at
+        return any(killed_at.get(host, math.inf) < at_s + KEPT_S for host, at_s in self._asked)
 
     @staticmethod
     def _is_told_to_stop(answer: ReportAnswer | None) -> bool:
@@ -166,29 +196,33 @@ async def test_sessions_outside_while_everything_goes_wrong(race: Race) -> None:
 
 async def report_to_hosts(race: Race) -> None:
     store, clock, config = race.store(), race.clock(), configuration(**SHORT)
-    up, ends, stays, done = list[Runtime](), Ends(), trio.Event(), trio.Event()
-    outside = [Outside(race, number, clock, up) for number in range(3)]
+    guild, ends, stays, done = Guild(), Ends(), trio.Event(), trio.Event()
+    outside = [Outside(race, number, clock, guild) for number in range(3)]
     last = store.reopen()
 
     @asynccontextmanager
-    async def is_up(view: FaultyStore, number: int) -> AsyncGenerator[None]:
+    async def is_up(view: FaultyStore, number: int) -> AsyncGenerator[Runtime]:
         async with (
             trio.open_nursery() as nursery,
             a_host(race, view, ScriptedProvider(), clock, number, config) as runtime,
         ):
             nursery.start_soon(ends.follow, runtime)
-            up.append(runtime)
-            yield
-            up.remove(runtime)
+            guild.up.append(runtime)
+            yield runtime
+            guild.up.remove(runtime)
 
     async def come_and_go(first: int) -> None:
         for number in (first, first + 1):
             view = store.reopen()
-            async with is_up(view, number):
-                await trio.sleep(40.0 + race.seconds(100.0))
+            async with is_up(view, number) as runtime:
+                beats = BEAT_EVERY_S * (1 + race.pick(4))
+                await trio.sleep(race.one_of((40.0 + race.seconds(100.0), beats)))
+                guild.announce_departure()
+                await trio.sleep(race.seconds(1.0))
                 if race.pick(4) == 3:
                     race.note(f"host {number}", "!! is killed")
                     ends.may_be_repeated = True
+                    guild.killed_at[runtime] = trio.current_time()
                     view.failure = GONE
             await trio.sleep(race.one_of((0.0, 0.0, race.seconds(120.0))))
 
@@ -200,10 +234,10 @@ async def report_to_hosts(race: Race) -> None:
 
     async def cancel() -> None:
         await trio.sleep(race.seconds(200.0))
-        if not up:
+        if not guild.up:
             return
         try:
-            await race.one_of(tuple(up)).cancel(race.one_of(outside).id, "from elsewhere")
+            await race.one_of(tuple(guild.up)).cancel(race.one_of(outside).id, "from elsewhere")
         except MidstreamError as error:
             race.note("cancel", f"refused: {error}")
 
@@ -239,6 +273,6 @@ def check_end(race: Race, session: Outside, ends: Ends) -> None:
     # A spent quota is true whoever has ended the session first (14.7).
     is_news = record.status is SessionStatus.RATE_LIMITED and ends.is_news(race, session.id)
     is_heard = is_news or not race.faults.store
-    is_spent = own.status is ReportedStatus.RATE_LIMITED
+    is_spent = own.status is ReportedStatus.RATE_LIMITED and not session.was_with_the_dead()
     if is_spent and is_heard and session.id not in race.pause.blamed:
         raise InvariantBroken(8, f"{session.id} has no quota left, and nobody pauses")
