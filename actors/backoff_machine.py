@@ -45,8 +45,11 @@ _log = logging.getLogger("midstream.backoff")
 KEEP_DEADLINE_S = 15.0
 """Seconds that writing the status may take."""
 
-LAST_KEEP_DEADLINE_S = 3.0
+LAST_KEEP_DEADLINE_S = 4.0
 """Seconds for what is not kept when the machine has to go."""
+
+LAST_KEEP_PAUSE_S = 0.2
+"""Seconds between two tries then."""
 
 UNRECORDED_PROBE_S = 60.0
 """Seconds in which a session that was let in has to come on record."""
@@ -142,8 +145,9 @@ class BackoffMachine(Actor[BackoffMessage]):
     async def stopped(self, reason: AnyExit) -> None:
         """What was decided without the store is remembered here alone."""
         with trio.move_on_after(LAST_KEEP_DEADLINE_S):
-            if self._unkept:
+            while self._unkept:
                 await self._reload()
+                await trio.sleep(LAST_KEEP_PAUSE_S if self._unkept else 0)
 
     async def handle(self, message: BackoffMessage) -> None:
         match message:
@@ -176,13 +180,18 @@ class BackoffMachine(Actor[BackoffMessage]):
         while True:
             decision = decide(self._view.status, event, now_ms, self._settings)
             if decision.status is not self._view.status:
+                before = self._unkept
+                # Whoever cuts this off leaves it to `stopped`.
+                self._unkept = [*before, (event, now_ms)][-UNKEPT_LIMIT:]
                 try:
                     await self._keep(decision.status)
                 except VersionConflict:
+                    self._unkept = before
                     await self._reload()
                     continue
                 except MidstreamError as error:
-                    self._go_on_without_store(event, now_ms, error)
+                    if not before:
+                        _log.warning("the dispatch status is not kept: %s", error)
                 self._view.status = decision.status
             _say(decision.effects)
             return decision.effects
@@ -204,13 +213,6 @@ class BackoffMachine(Actor[BackoffMessage]):
             lambda reply: KeepState(status.id, encode(status), self._version, True, reply),
             KEEP_DEADLINE_S,
         )
-
-    def _go_on_without_store(
-        self, event: AnyDispatchEvent, now_ms: int, error: MidstreamError
-    ) -> None:
-        if not self._unkept:
-            _log.warning("the dispatch status is not kept: %s", error)
-        self._unkept = [*self._unkept, (event, now_ms)][-UNKEPT_LIMIT:]
 
     async def _reload(self) -> None:
         """Read the status, and decide again what the store does not know yet."""

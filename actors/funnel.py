@@ -283,8 +283,8 @@ class Funnel:
         return set(kept.notices) <= told
 
     async def hear(self, news: QuotaSpent | OtherEnd | NeutralEnd | None) -> bool:
-        """Let the BackoffMachine decide, and wait until that is kept. Whether the machine is there:
-        it goes with its host."""
+        """Let the BackoffMachine decide, and wait until that is kept. Whether the end may be told:
+        while nobody has heard that a quota is spent it is to be found untold."""
         if news is None:
             return True
         try:
@@ -292,7 +292,10 @@ class Funnel:
                 lambda reply: Hear(news, reply), HEAR_DEADLINE_S
             )
         except AskFailed as error:
-            _log.warning("the end of %s may not count for the pause: %s", news.session_id, error)
+            _log.warning(
+                "the end of %s does not count for the pause yet: %s", news.session_id, error
+            )
+            return not isinstance(news, QuotaSpent)
         return not self._machine.has_ended
 
     async def failed(self, session_id: str, phase: Phase, error: Exception) -> None:

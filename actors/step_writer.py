@@ -132,12 +132,14 @@ class StepWriter:
         if written.is_old and self._is_untold(envelope, late=late):
             before, crossing = None, crossing_of(envelope, after)
         self._records[envelope.session_id] = after
-        if crossing is not None:
-            self._remember_told(envelope.key)
-            await self._funnel.announce(before, crossing, after, written.version)
+        may_be_told = True
         if isinstance(envelope.recording, FinishSession) and not late:
             hint = hint_of(envelope.recording.ended)
-            await self._funnel.hear(quota_news(crossing, after, hint))
+            may_be_told = await self._funnel.hear(quota_news(crossing, after, hint))
+        if crossing is not None:
+            self._remember_told(envelope.key)
+            if may_be_told:
+                await self._funnel.announce(before, crossing, after, written.version)
         return after
 
     def _is_untold(self, envelope: StepEnvelope, *, late: bool) -> bool:

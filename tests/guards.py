@@ -1110,8 +1110,8 @@ MUTANTS = (
         "what is not kept of the pause goes with the machine",
         8,
         "actors/backoff_machine.py",
-        "            if self._unkept:\n                await self._reload()",
-        "            pass",
+        "            while self._unkept:\n                await self._reload()",
+        "            while False:\n                await self._reload()",
         ("tests/midstream/test_backoff.py",),
     ),
     Mutant(

@@ -72,7 +72,7 @@ class PauseWatch:
         old, self._status = self._status, new
         if new.last_triggering_session is not None:
             self.blamed.add(new.last_triggering_session)
-        if new.state is DispatchState.PAUSED and new.paused_since != new.backoff_last_hit_at:
+        if new.state is DispatchState.PAUSED and not _is_by_one(old, new):
             # Others have opened the window, or would have: without the store, if not before it.
             self.blamed |= self._heard
         self._heard.clear()
@@ -133,3 +133,9 @@ class PauseWatch:
     def _is_over(self, session_id: str) -> bool:
         record = self._records.get(session_id)
         return record is not None and record.is_terminal
+
+
+def _is_by_one(old: DispatchStatus, new: DispatchStatus) -> bool:
+    """Whether one spent quota can have made this pause of what was kept before."""
+    level = old.backoff_level + 1 if old.state is DispatchState.PAUSED else old.backoff_level
+    return new.paused_since == new.backoff_last_hit_at and new.backoff_level <= level

@@ -7,8 +7,8 @@ spec/animator.md B6 to B9).
 """
 
 import math
-from collections import Counter
-from collections.abc import AsyncGenerator
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,7 +18,7 @@ from scenes import a_host
 from test_host_races import GONE, SHORT, seldom_looks
 
 from midstream.actors.funnel import LATE_NEWS_MS
-from midstream.messages.errors import MidstreamError
+from midstream.messages.errors import MidstreamError, StoreError
 from midstream.messages.notices import Ended
 from midstream.messages.record import SessionStatus
 from midstream.messages.session_reports import (
@@ -32,6 +32,7 @@ from midstream.messages.session_reports import (
 from midstream.messages.timestamps import format_timestamp, parse_timestamp
 from midstream.providers.scripted import ScriptedProvider
 from midstream.runtime import Runtime
+from midstream.stores.store import Operation, Receipt
 from midstream.testing.faults import FaultyStore, JumpingClock
 from midstream.testing.invariants import InvariantBroken
 from midstream.testing.race import Race
@@ -40,7 +41,7 @@ BEAT_EVERY_S = 30.0
 AGAIN_S = 5.0
 """Seconds at most until a report that was not taken is sent again."""
 
-KEPT_S = 60.0
+KEPT_S = 36.0
 """Seconds after which a host has kept what it was told, also if its store was away."""
 
 JUDGED_S = 260.0
@@ -49,7 +50,36 @@ JUDGED_S = 260.0
 SILENT = "no heartbeat"
 """How the error of a presumed end begins."""
 
+MOOD = "mood"
+MOODS = ("well", "well", "lost", "refused", "slow")
+
 LIVE = (SessionStatus.PENDING, SessionStatus.RUNNING)
+
+
+class Moody(FaultyStore):
+    """In one run of two its connection is bad as well: of what it is given, more is lost, or is
+    done and not answered, or takes its time."""
+
+    is_moody = False
+
+    def reopen(self) -> FaultyStore:
+        again = Moody(self._contents)
+        again.is_moody = self.is_moody
+        return again
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        choices = self.choices if self.is_moody else None
+        mood = choices.one_of(MOOD, MOODS) if choices is not None else "well"
+        if mood == "slow":
+            await trio.sleep(0.5)
+        if mood == "refused":
+            raise StoreError("injected: the connection is bad")
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if mood == "lost":
+            raise StoreError("injected: the connection is bad, and it was committed")
+        return receipt
 
 
 class Guild:
@@ -127,11 +157,12 @@ class Outside:
         self._race.note(self.id, f"{type(report).__name__} is answered {answer}")
         return answer
 
-    def was_with_the_dead(self) -> bool:
-        """Whether a host that it has told something was killed before long. What that had not
-        kept yet, such as a pause, is gone."""
+    def was_with_the_dead(self, tellers: Sequence[tuple[Runtime, float]]) -> bool:
+        """Whether a host that it has told something, or that has told of it, was killed before
+        long. What that had not kept yet, such as a pause, is gone."""
         killed_at = self._guild.killed_at
-        return any(killed_at.get(host, math.inf) < at_s + KEPT_S for host, at_s in self._asked)
+        knew = (*self._asked, *tellers)
+        return any(killed_at.get(host, math.inf) < at_s + KEPT_S for host, at_s in knew)
 
     @staticmethod
     def _is_told_to_stop(answer: ReportAnswer | None) -> bool:
@@ -147,6 +178,8 @@ class Ends:
         self.presumed: Counter[str] = Counter()
         self.told_ms: dict[str, int] = {}
         """When the real ones were told first."""
+        self.tellers: dict[str, list[tuple[Runtime, float]]] = defaultdict(list)
+        """Who has told them, and when."""
         self.may_be_repeated = False
         """Whether somebody who told of an end may not have come to keep that."""
 
@@ -157,6 +190,7 @@ class Ends:
                 name, is_presumed = notice.session_id, (notice.error or "").startswith(SILENT)
                 (self.presumed if is_presumed else self.real)[name] += 1
                 if not is_presumed:
+                    self.tellers[name].append((runtime, trio.current_time()))
                     self.told_ms.setdefault(name, runtime.clock.now_ms())
 
     def is_news(self, race: Race, session_id: str) -> bool:
@@ -195,7 +229,9 @@ async def test_sessions_outside_while_everything_goes_wrong(race: Race) -> None:
 
 
 async def report_to_hosts(race: Race) -> None:
-    store, clock, config = race.store(), race.clock(), configuration(**SHORT)
+    store, clock, config = Moody(), race.clock(), configuration(**SHORT)
+    store.is_moody = race.faults.store and bool(race.pick(2))
+    race.entrust(store)
     guild, ends, stays, done = Guild(), Ends(), trio.Event(), trio.Event()
     outside = [Outside(race, number, clock, guild) for number in range(3)]
     last = store.reopen()
@@ -273,6 +309,8 @@ def check_end(race: Race, session: Outside, ends: Ends) -> None:
     # A spent quota is true whoever has ended the session first (14.7).
     is_news = record.status is SessionStatus.RATE_LIMITED and ends.is_news(race, session.id)
     is_heard = is_news or not race.faults.store
-    is_spent = own.status is ReportedStatus.RATE_LIMITED and not session.was_with_the_dead()
+    is_spent = own.status is ReportedStatus.RATE_LIMITED
+    if session.was_with_the_dead(ends.tellers[session.id]):
+        return
     if is_spent and is_heard and session.id not in race.pause.blamed:
         raise InvariantBroken(8, f"{session.id} has no quota left, and nobody pauses")
