@@ -904,15 +904,27 @@ FOUND = {
     ),
     "a spent quota is not heard of when its end is told late": (
         "test_sessions_outside_while_everything_goes_wrong",
-        83,
+        16,
     ),
     "what may be taken out is told by nobody": (
         "test_sessions_outside_while_everything_goes_wrong",
-        102,
+        23,
     ),
     "an end is told to an Announcer that has ended": (
         "test_sessions_outside_while_everything_goes_wrong",
-        406,
+        55,
+    ),
+    "what a host that goes has taken out is told by nobody": (
+        "test_sessions_outside_while_everything_goes_wrong",
+        37,
+    ),
+    "the pause is kept at the first try or not at all": (
+        "test_sessions_outside_while_everything_goes_wrong",
+        12,
+    ),
+    "a reader is told of a gap where the log is on its way": (
+        "test_readers_who_come_and_go_while_the_log_is_on_its_way",
+        0,
     ),
     "a continuation counts as sent before there is a place for it": (
         "test_requests_of_one_session_at_two_gateways_share_its_sends",

@@ -66,19 +66,19 @@ A_WINDOW_THAT_IS_SHORTER_THAN_ITS_PROBE_WAS_TOLD = (
     (test_host_races.test_the_pause_against_dispatches_stragglers_and_restarts, 12993),
 )
 AN_END_THAT_WAS_WRITTEN_AND_NOT_ANSWERED = (
-    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 83),
-    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 102),
-    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 406),
-    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 4517),
+    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 23),
+    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 37),
+    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 55),
 )
 A_PAUSE_THAT_IS_NOT_KEPT_YET = (
-    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 3820),
-    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 4137),
+    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 12),
+    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 163),
 )
 A_SEND_THAT_IS_COUNTED_AND_NOT_MADE = (
     (test_gateway_races.test_requests_of_one_session_at_two_gateways_share_its_sends, 60),
 )
 A_CHECK_THAT_ASKED_TOO_MUCH = (
+    (test_outside_races.test_sessions_outside_while_everything_goes_wrong, 1363),
     (test_host_races.test_sessions_whose_store_has_bugs, 2284),
     (test_host_races.test_sessions_whose_store_has_bugs, 10246),
     (test_host_races.test_sessions_whose_store_has_bugs, 14983),
