@@ -307,8 +307,8 @@ def check_end(race: Race, session: Outside, ends: Ends) -> None:
     if record.status not in (own.status.value, SessionStatus.CANCELLED):
         raise InvariantBroken(4, f"{session.id} has said {own.status}, and is {record.status}")
     # A spent quota is true whoever has ended the session first (14.7).
-    is_news = record.status is SessionStatus.RATE_LIMITED and ends.is_news(race, session.id)
-    is_heard = is_news or not race.faults.store
+    was_first = record.status is SessionStatus.RATE_LIMITED
+    is_heard = ends.is_news(race, session.id) if was_first else not race.faults.store
     is_spent = own.status is ReportedStatus.RATE_LIMITED
     if session.was_with_the_dead(ends.tellers[session.id]):
         return
