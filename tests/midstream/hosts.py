@@ -5,7 +5,7 @@
 A host that is killed writes nothing more: its store is cut off before its block is left.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -24,7 +24,7 @@ from midstream.rules.rule import Rule
 from midstream.runtime import Runtime, open_runtime
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import load_session
-from midstream.stores.store import Store
+from midstream.stores.store import Operation, Receipt, Store
 
 START_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
@@ -59,6 +59,32 @@ def configuration(**backoff: float) -> Config:
 def wall_clock() -> TrioClock:
     """The wall time of all hosts of a test."""
     return TrioClock(START_MS)
+
+
+FATES = ("kept and said", "kept", "refused")
+
+
+class Mumbling(MemoryStore):
+    """A store that does not say what it keeps, or does not even keep it. `fates` says what becomes
+    of the next commits that it `concerns`, one by one; all others are kept and said."""
+
+    def __init__(
+        self, concerns: Callable[[Sequence[Operation]], bool], fates: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        self.fates = list(fates)
+        self._concerns = concerns
+
+    async def commit(
+        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
+    ) -> Receipt:
+        fate = self.fates.pop(0) if self.fates and self._concerns(operations) else FATES[0]
+        if fate == "refused":
+            raise StoreError("try again later")
+        receipt = await super().commit(operations, key=key, durable=durable)
+        if fate == "kept":
+            raise StoreError("the answer was lost")
+        return receipt
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import pytest
 import trio
 from hosts import (
     SPEAKING,
+    Mumbling,
     configuration,
     doomed_host,
     host,
@@ -487,31 +488,15 @@ async def test_the_pause_is_kept_when_the_host_leaves_right_after_the_hit(
     assert (await load_status(store)).status.state is DispatchState.PAUSED
 
 
-class Moody(MemoryStore):
-    """A store that does what `moods` say, one for each time when the status is to be kept."""
-
-    def __init__(self, *moods: str) -> None:
-        super().__init__()
-        self._moods = list(moods)
-
-    async def commit(
-        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
-    ) -> Receipt:
-        is_status = any(isinstance(o, Put) and o.id == DISPATCH_STATUS_ID for o in operations)
-        mood = self._moods.pop(0) if is_status and self._moods else "well"
-        if mood == "refused":
-            raise StoreError("try again later")
-        receipt = await super().commit(operations, key=key, durable=durable)
-        if mood == "kept":
-            raise StoreError("the answer was lost")
-        return receipt
+def keeps_status(operations: Sequence[Operation]) -> bool:
+    return any(isinstance(each, Put) and each.id == DISPATCH_STATUS_ID for each in operations)
 
 
-@pytest.mark.parametrize("mood", ["refused", "kept"])
+@pytest.mark.parametrize("fate", ["refused", "kept"])
 async def test_others_hear_at_once_of_a_spent_quota_that_the_store_has_taken_at_the_second_try(
-    mood: str, autojump_clock: MockClock
+    fate: str, autojump_clock: MockClock
 ) -> None:
-    store = Moody(mood)
+    store = Mumbling(keeps_status, [fate])
     async with host(store, limited(), clock=wall_clock()) as runtime:
         session_id = await hit_the_limit(runtime)
         status = (await load_status(store)).status
@@ -522,7 +507,7 @@ async def test_others_hear_at_once_of_a_spent_quota_that_the_store_has_taken_at_
 async def test_a_spent_quota_that_was_not_kept_yet_is_when_the_host_leaves(
     autojump_clock: MockClock,
 ) -> None:
-    store = Moody("refused", "refused")
+    store = Mumbling(keeps_status, ["refused", "refused"])
     async with host(store, limited(), clock=wall_clock()) as runtime:
         await hit_the_limit(runtime)
         assert (await load_status(store)).status.state is DispatchState.RUNNING
@@ -537,7 +522,7 @@ class Stubborn(MemoryStore):
     async def commit(
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
-        if any(isinstance(each, Put) and each.id == DISPATCH_STATUS_ID for each in operations):
+        if keeps_status(operations):
             silent_s, self.silent_s = self.silent_s, 0.0
             await trio.sleep(silent_s)
         return await super().commit(operations, key=key, durable=durable)

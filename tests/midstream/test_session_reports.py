@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from hosts import configuration, host, notices_so_far, record_of, wall_clock
+from hosts import Mumbling, configuration, host, notices_so_far, record_of, wall_clock
 from trio.testing import MockClock
 
 from midstream.books import open_session_book
@@ -29,7 +29,7 @@ from midstream.runtime import Runtime, open_runtime
 from midstream.stores.dlq_files import write_envelope
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sqlite import open_sqlite
-from midstream.stores.store import Book, Operation, Put, Receipt
+from midstream.stores.store import Book, Operation, Put
 
 START = "2026-01-01T00:00:00.000Z"
 RUNNING = RunningReport(
@@ -102,23 +102,8 @@ async def test_a_repeated_report_of_running_only_refreshes(autojump_clock: MockC
         assert [type(notice) for notice in await notices_so_far(runtime)] == [Began]
 
 
-class Forgetful(MemoryStore):
-    """A store that writes `lost` changes of records and does not say so."""
-
-    lost = 0
-
-    async def commit(
-        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
-    ) -> Receipt:
-        receipt = await super().commit(operations, key=key, durable=durable)
-        if self.lost and any(map(_is_record, operations)):
-            self.lost -= 1
-            raise StoreError("the answer was lost")
-        return receipt
-
-
-def _is_record(operation: Operation) -> bool:
-    return isinstance(operation, Put) and operation.book is Book.SESSIONS
+def keeps_record(operations: Sequence[Operation]) -> bool:
+    return any(isinstance(each, Put) and each.book is Book.SESSIONS for each in operations)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -126,10 +111,10 @@ async def test_an_end_of_which_the_store_did_not_answer_is_told_and_pauses_every
     autojump_clock: MockClock, lost: int
 ) -> None:
     """Whoever reports it has the only copy, and says it again until somebody has taken it."""
-    store = Forgetful()
+    store = Mumbling(keeps_record)
     async with host(store, clock=wall_clock()) as runtime:
         await runtime.sessions.report(RUNNING)
-        store.lost = lost
+        store.fates = ["kept"] * lost
         answers = [await runtime.sessions.report(ended("rate-limited")) for _ in range(2)]
         assert [answer.ok for answer in answers] == [lost < 2, True]
         await trio.sleep(65)
@@ -143,10 +128,10 @@ async def test_an_end_of_which_the_store_did_not_answer_is_told_and_pauses_every
 async def test_a_cancel_of_which_the_store_did_not_answer_is_told(
     autojump_clock: MockClock, lost: int
 ) -> None:
-    store = Forgetful()
+    store = Mumbling(keeps_record)
     async with host(store, clock=wall_clock()) as runtime:
         await runtime.sessions.report(RUNNING)
-        store.lost = lost
+        store.fates = ["kept"] * lost
         assert (await runtime.cancel("ses-1")).status is SessionStatus.CANCELLED
         assert [type(notice) for notice in await notices_so_far(runtime)] == [Began, Ended]
 

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 import trio
 from hosts import (
+    FATES,
     SPEAKING,
     START_MS,
+    Mumbling,
     doomed_host,
     host,
     notices_so_far,
@@ -717,37 +719,15 @@ async def test_the_session_of_a_door_begins_and_ends_without_reading_the_store(
     assert await load_untold(store) == []
 
 
-FATES = ("kept and said", "kept", "refused")
-
-
 def takes_notices_out(operations: Sequence[Operation]) -> bool:
     return all(isinstance(each, Delete) and each.book is Book.STATE for each in operations)
-
-
-class Mumbling(MemoryStore):
-    """A store that takes notices out and does not say so, or does not even take them out."""
-
-    def __init__(self, fates: Sequence[str]) -> None:
-        super().__init__()
-        self._fates = list(fates)
-
-    async def commit(
-        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
-    ) -> Receipt:
-        fate = self._fates.pop(0) if takes_notices_out(operations) and self._fates else FATES[0]
-        if fate == "refused":
-            raise StoreError("try again later")
-        receipt = await super().commit(operations, key=key, durable=durable)
-        if fate == "kept":
-            raise StoreError("the answer was lost")
-        return receipt
 
 
 @pytest.mark.parametrize("fates", [*product(FATES, repeat=3)], ids=", ".join)
 async def test_what_was_told_is_told_once_whatever_becomes_of_its_removal(
     autojump_clock: MockClock, fates: tuple[str, ...]
 ) -> None:
-    store, at = Mumbling(fates), format_timestamp(START_MS + 5)
+    store, at = Mumbling(takes_notices_out, fates), format_timestamp(START_MS + 5)
     async with host(store, HELLO, clock=wall_clock()) as runtime:
         await runtime.put_on_record(opening(AT_A_DOOR))
         await trio.sleep(1)
@@ -768,7 +748,7 @@ async def test_what_was_told_is_told_once_whatever_becomes_of_its_removal(
 async def test_what_is_told_late_is_told_once_whatever_becomes_of_its_removal(
     autojump_clock: MockClock, fates: tuple[str, ...]
 ) -> None:
-    store, clock = Mumbling(fates), wall_clock()
+    store, clock = Mumbling(takes_notices_out, fates), wall_clock()
     await written_and_not_told(store, clock.now_ms(), SessionStatus.COMPLETED)
     async with host(store, clock=clock) as runtime:
         await trio.sleep(200)

@@ -53,8 +53,6 @@ SILENT = "no heartbeat"
 MOOD = "mood"
 MOODS = ("well", "well", "lost", "refused", "slow")
 
-LIVE = (SessionStatus.PENDING, SessionStatus.RUNNING)
-
 
 class Moody(FaultyStore):
     """In one run of two its connection is bad as well: of what it is given, more is lost, or is
@@ -166,7 +164,8 @@ class Outside:
 
     @staticmethod
     def _is_told_to_stop(answer: ReportAnswer | None) -> bool:
-        return answer is not None and answer.status not in (None, *LIVE)
+        status = answer.status if answer is not None else None
+        return status is not None and status.is_terminal
 
 
 class Ends:
