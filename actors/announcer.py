@@ -80,9 +80,11 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """These things became known of sessions, in this order."""
+    """These things became known of sessions, in this order. Who has to know whether that was
+    said, as an Announcer that goes says nothing any more, gives a `reply`."""
 
     notices: tuple[AnyNotice, ...]
+    reply: Reply[None] | None = None
 
 
 class FollowNotices(msgspec.Struct, frozen=True, tag=True):
@@ -149,9 +151,11 @@ class Announcer(Actor[AnnouncerMessage]):
                 self._continue(session_id, position)
             case Forget(session_id):
                 self._forget(session_id)
-            case Notify(notices):
+            case Notify(notices, reply):
                 self._board.post(notices)
                 self._numbers.notices = self._board.last
+                if reply is not None:
+                    reply.send(None)
             case FollowNotices():
                 self._follow(message)
             case CountRules(reply):

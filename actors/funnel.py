@@ -19,7 +19,7 @@ from midstream.actors.address import Address
 from midstream.actors.announcer import AnnouncerMessage, Notify
 from midstream.actors.backoff_machine import BackoffMessage, Hear
 from midstream.actors.clock import Clock
-from midstream.actors.errors import AskFailed
+from midstream.actors.errors import ActorDied, ActorEnded, AskFailed
 from midstream.messages.dispatch import (
     RATE_LIMIT_TAG,
     NeutralEnd,
@@ -54,6 +54,9 @@ TOLD_KEPT = 4_096
 
 SEEN_KEPT = 1_024
 """Sessions of doors whose records are remembered, so that their ends need not be read first."""
+
+NOTIFY_DEADLINE_S = 5.0
+"""Seconds that a notice waits to be said; the Announcer waits for nobody."""
 
 HEAR_DEADLINE_S = 5.0
 """Seconds that the end of a session waits for the news about the quota to be kept."""
@@ -194,16 +197,9 @@ class Funnel:
     ) -> None:
         """Say what has become known by writing `record`, as this `version`, over `before`.
         Without a version it was written earlier, and is found again."""
-        if notices := notices_of(before, crossing, record):
-            if self._is_going:
-                return  # the others find it
-            await self._notify(*notices)
+        notices = notices_of(before, crossing, record)
+        if notices and await self._notify(notices):
             self._remember_told(record.id, _Told(notices, version))
-
-    @property
-    def _is_going(self) -> bool:
-        """Whether this host is: then nobody here would hear what is told any more."""
-        return self._announcer.has_ended or self._machine.has_ended
 
     def _remember_told(self, session_id: str, *told: _Told) -> None:
         self._told[session_id] = (*self._told.get(session_id, ()), *told)
@@ -264,6 +260,7 @@ class Funnel:
         news = None if record is None else late_news(record, self._clock.now_ms())
         if not await self.hear(news):
             return
+        may_be_kept = False
         try:
             await self._store.commit([each.removal for each in left], durable=False)
         except VersionConflict:
@@ -271,12 +268,13 @@ class Funnel:
         except StoreError as error:
             # It may be out by now, and then nobody else would tell it.
             _log.debug("what is told late may be kept: %s", error)
-            self._remember_told(left[0].session_id, *(_Told(e.notices, e.version) for e in left))
-        if self._is_going:
+            may_be_kept = True
+        notices = tuple(notice for each in left for notice in each.notices)
+        if record is not None and not await self._notify(notices):
             with suppress(VersionConflict):  # it is still there
                 await self._store.commit([each.addition for each in left], durable=False)
-        elif record is not None:
-            await self._notify(*(notice for each in left for notice in each.notices))
+        elif may_be_kept:
+            self._remember_told(left[0].session_id, *(_Told(e.notices, e.version) for e in left))
 
     def _is_told(self, kept: Untold) -> bool:
         told = {notice for some in self._told.values() for each in some for notice in each.notices}
@@ -301,7 +299,18 @@ class Funnel:
     async def failed(self, session_id: str, phase: Phase, error: Exception) -> None:
         """Say that a write failed."""
         _log.warning("%s: a write failed (%s): %s", session_id, phase, error)
-        await self._notify(RecordFailed(session_id=session_id, phase=phase, error=str(error)))
+        failure = RecordFailed(session_id=session_id, phase=phase, error=str(error))
+        await self._announcer.tell(Notify((failure,)))
 
-    async def _notify(self, *notices: AnyNotice) -> None:
-        await self._announcer.tell(Notify(notices))
+    async def _notify(self, notices: tuple[AnyNotice, ...]) -> bool:
+        """Say them. Whether that is done, or a crash of the Announcer has left a hole that says
+        so; one that goes with its host has said nothing, and then the others find them."""
+        while True:
+            try:
+                await self._announcer.ask(lambda reply: Notify(notices, reply), NOTIFY_DEADLINE_S)
+            except AskFailed as error:
+                comes_back = isinstance(error, ActorDied) and not isinstance(error, ActorEnded)
+                if error.picked_up or not comes_back:
+                    return error.picked_up
+            else:
+                return True

@@ -209,9 +209,14 @@ def decide(
 def _quota_spent(
     status: DispatchStatus, event: QuotaSpent, now_ms: int, settings: BackoffSettings
 ) -> Decision:
+    hit_at = format_timestamp(now_ms)
+    last = (status.last_triggering_session, status.backoff_last_hit_at)
+    if status.state is DispatchState.RUNNING and last == (event.session_id, hit_at):
+        # It was kept, and nobody said so; its pause is over.
+        return Decision(status)
     noted = msgspec.structs.replace(
         _without_probe(status, event.session_id),
-        backoff_last_hit_at=format_timestamp(now_ms),
+        backoff_last_hit_at=hit_at,
         last_triggering_session=event.session_id,
     )
     asked_ms = now_ms + max(0, event.retry_after_ms or 0)

@@ -47,21 +47,25 @@ class PauseWatch:
         """The sessions that a spent quota has been kept of."""
         self._records = records
         self._status = NEVER_PAUSED
-        self._has_booted = False
-        """Whether a host has started since the pause has changed."""
+        self._booted_s: float | None = None
+        """When a host has started last."""
+        self._began_s: dict[str | None, float] = {}
+        """When pauses, by their beginning on record, were kept first."""
         self._over_since: dict[str, float] = {}
         """When sessions that have a place among the probes were first seen to be over."""
         self._asked_ms: dict[str, int | None] = {}
         """How long the providers of sessions that had no quota left do not want to be asked."""
-        self._heard: set[str] = set()
-        """Of which sessions a host has heard that since the pause was kept last."""
+        self._heard: dict[str, float] = {}
+        """Of which sessions a host has heard that since the pause was kept last, and when."""
 
     def take(self, message: Hear) -> None:
         """A host's BackoffMachine hears this."""
-        self._has_booted = self._has_booted or isinstance(message.event, Booted)
+        now_s = trio.current_time()
+        if isinstance(message.event, Booted):
+            self._booted_s = now_s
         if isinstance(message.event, QuotaSpent):
             self._asked_ms[message.event.session_id] = message.event.retry_after_ms
-            self._heard.add(message.event.session_id)
+            self._heard[message.event.session_id] = now_s
 
     def is_waited_for_by(self, session_id: str) -> bool:
         """Whether others probe the quota, so that this session has to wait for what they find."""
@@ -72,9 +76,9 @@ class PauseWatch:
         old, self._status = self._status, new
         if new.last_triggering_session is not None:
             self.blamed.add(new.last_triggering_session)
-        if new.state is DispatchState.PAUSED and not _is_by_one(old, new):
-            # Others have opened the window, or would have: without the store, if not before it.
-            self.blamed |= self._heard
+        if new.state is DispatchState.PAUSED:
+            self._began_s.setdefault(new.paused_since, trio.current_time())
+            self.blamed |= self._others_heard(old, new)
         self._heard.clear()
         if self.probe_limit and len(new.probes) > self.probe_limit:
             raise InvariantBroken(8, f"{new.probes} probe, of {self.probe_limit}")
@@ -82,8 +86,6 @@ class PauseWatch:
             self._check_window(old, new)
         if new.backoff_last_hit_at != old.backoff_last_hit_at:
             self._check_length(new)
-        if new.state is not old.state:
-            self._has_booted = False
 
     def check(self) -> None:
         """Hold that who is over probes no more. Raises `InvariantBroken`."""
@@ -96,18 +98,33 @@ class PauseWatch:
             if now_s - since_s > RELEASED_S:
                 raise InvariantBroken(8, f"{probe} is over, and the others wait for it to probe")
 
+    def _others_heard(self, old: DispatchStatus, new: DispatchStatus) -> set[str]:
+        """Who has made this pause, beside the one that it names: without the store, if not before
+        it. One spent quota alone can have made it if its window begins when that was heard."""
+        level = old.backoff_level + 1 if old.state is DispatchState.PAUSED else old.backoff_level
+        if new.paused_since != new.backoff_last_hit_at or new.backoff_level > level:
+            return set(self._heard)
+        heard_s = self._heard.get(new.last_triggering_session or "")
+        return {each for each, at_s in self._heard.items() if at_s == heard_s}
+
+    def _has_booted(self, paused: DispatchStatus) -> bool:
+        """Whether a host has started since this pause has begun; so it may also end it when an
+        older host, which was not told that it is kept, has it kept once more."""
+        began_s = self._began_s[paused.paused_since]
+        return self._booted_s is not None and self._booted_s >= began_s
+
     def _check_window(self, old: DispatchStatus, new: DispatchStatus) -> None:
         if new.state is DispatchState.RUNNING:
             answered = (r for r in self._records.values() if r.is_terminal and not r.presumed_dead)
             heard = (r.id for r in answered if r.status not in SILENT)
-            if not self._has_booted and not any(self._may_judge(old, each) for each in heard):
+            if not self._has_booted(old) and not any(self._may_judge(old, each) for each in heard):
                 raise InvariantBroken(8, f"{old} has ended, and none that probed it has")
             return
         until_before, until = parse_timestamp(old.paused_until), parse_timestamp(new.paused_until)
         if until_before is not None and (until is None or until < until_before):
             raise InvariantBroken(8, f"paused until {old.paused_until}, then {new.paused_until}")
         by = new.last_triggering_session
-        if new.paused_since == old.paused_since or self._has_booted:
+        if new.paused_since == old.paused_since or self._has_booted(old):
             return  # whoever has started has ended the old one first, if not on record
         if not self._may_judge(old, by or ""):
             raise InvariantBroken(8, f"{by} has not probed {old}, and opens {new}")
@@ -133,9 +150,3 @@ class PauseWatch:
     def _is_over(self, session_id: str) -> bool:
         record = self._records.get(session_id)
         return record is not None and record.is_terminal
-
-
-def _is_by_one(old: DispatchStatus, new: DispatchStatus) -> bool:
-    """Whether one spent quota can have made this pause of what was kept before."""
-    level = old.backoff_level + 1 if old.state is DispatchState.PAUSED else old.backoff_level
-    return new.paused_since == new.backoff_last_hit_at and new.backoff_level <= level

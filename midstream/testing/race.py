@@ -151,9 +151,6 @@ class Race:
         """Somebody puts a message into a mailbox, for the kernel."""
         if isinstance(message, Announce):
             self.announced += message.events
-        elif isinstance(message, Notify):
-            ends = (notice for notice in message.notices if isinstance(notice, Ended))
-            self.ends_told.update(notice.session_id for notice in ends)
         if self._attempts is not None:
             with self._kept_for_the_step():
                 self._attempts.put(message, trio.current_time())
@@ -162,6 +159,9 @@ class Race:
         """An actor takes a message out of it, for the kernel."""
         if isinstance(message, Hear):
             self.pause.take(message)
+        elif isinstance(message, Notify):
+            ends = (notice for notice in message.notices if isinstance(notice, Ended))
+            self.ends_told.update(notice.session_id for notice in ends)
         elif isinstance(message, Down):
             self.lost.add(message.who)
         self._chains.take(who, message)

@@ -146,6 +146,18 @@ def test_a_straggler_of_the_burst_only_leaves_its_trace() -> None:
     assert effects == ()
 
 
+def test_a_spent_quota_that_is_decided_again_opens_no_pause_that_was_ended() -> None:
+    spent = quota_spent(T0_MS - 5, "s-0")
+    kept = decide(NEVER_PAUSED, spent, T0_MS, DEFAULTS).status
+    ended = decide(kept, Booted(), T0_MS + 20 * MINUTE_MS, DEFAULTS).status
+    assert ended.state is DispatchState.RUNNING
+
+    assert decide(kept, spent, T0_MS, DEFAULTS).status == kept
+    assert decide(ended, spent, T0_MS, DEFAULTS).status == ended
+    again = decide(ended, spent, T0_MS + 30 * MINUTE_MS, DEFAULTS).status
+    assert again.state is DispatchState.PAUSED
+
+
 def test_a_probe_that_is_refused_doubles_the_window_up_to_the_longest() -> None:
     status, now_ms, windows = NEVER_PAUSED, T0_MS, list[int]()
     for probe in range(6):

@@ -20,12 +20,14 @@ from hosts import (
 )
 from trio.testing import MockClock
 
+from midstream.actors.announcer import Announce, Announcer, AnnouncerMessage
 from midstream.actors.clock import ManualClock
 from midstream.actors.ledger_messages import NotRecoverable
 from midstream.messages.conversation import AssistantItem, ToolResultItem, UserItem
 from midstream.messages.enrolment import Enrolment, ending, opening
 from midstream.messages.errors import StoreError
-from midstream.messages.events import SessionEnded
+from midstream.messages.events import Retracted, SessionEnded
+from midstream.messages.lifecycle import AnyExit
 from midstream.messages.notices import AnyNotice, Began, DeadLettered, Ended, Revived
 from midstream.messages.record import LIVE_STATUSES, Fence, SessionRecord, SessionStatus
 from midstream.messages.session_reports import HeartbeatReport, RecordReport, ReportedStatus
@@ -770,10 +772,23 @@ async def test_a_quota_that_a_killed_host_has_spent_pauses_the_others_while_that
         assert runtime.is_dispatchable() is not is_news
 
 
+def slow_announcer(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let every Announcer take its time to go, when it takes no mail any more."""
+    stopped = Announcer.stopped
+
+    async def slowly(self: Announcer, reason: AnyExit) -> None:
+        await trio.sleep(seconds)
+        await stopped(self, reason)
+
+    monkeypatch.setattr(Announcer, "stopped", slowly)
+
+
+@pytest.mark.parametrize("goes_s", [0.0, 3.0])
 @pytest.mark.parametrize("stays_s", [31, 33, 40])
 async def test_what_is_told_late_by_a_host_that_goes_meanwhile_is_told_by_the_next(
-    autojump_clock: MockClock, stays_s: float
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, stays_s: float, goes_s: float
 ) -> None:
+    slow_announcer(monkeypatch, goes_s)
     store, clock = SlowToRemove([4.0, 4.0]), wall_clock()
     await written_and_not_told(store, clock.now_ms(), SessionStatus.COMPLETED)
     heard: list[AnyNotice] = []
@@ -804,9 +819,11 @@ class SlowToEnd(MemoryStore):
         return await super().commit(operations, key=key, durable=durable)
 
 
+@pytest.mark.parametrize("goes_s", [0.0, 4.5])
 async def test_an_end_that_is_written_while_its_host_goes_is_told_by_the_next(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, goes_s: float
 ) -> None:
+    slow_announcer(monkeypatch, goes_s)
     store, clock = SlowToEnd(), wall_clock()
     end = RecordReport(session_id="ses-out", status=ReportedStatus.COMPLETED, exit_code=0)
     async with trio.open_nursery() as nursery, host(store, clock=clock, seed=1) as runtime:
@@ -817,6 +834,28 @@ async def test_an_end_that_is_written_while_its_host_goes_is_told_by_the_next(
         await trio.sleep(100)
         assert [type(notice) for notice in await notices_so_far(later)] == [Ended]
     assert await load_untold(store) == []
+
+
+async def test_an_end_that_a_crashing_announcer_had_not_read_is_told_at_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle_batch, crashes = Announcer.handle_batch, ["the announcer is broken"]
+
+    async def breaking(self: Announcer, messages: tuple[AnnouncerMessage, ...]) -> None:
+        if crashes and any(isinstance(each, Announce) for each in messages):
+            await trio.sleep(1)  # meanwhile the next message comes
+            raise RuntimeError(crashes.pop())
+        await handle_batch(self, messages)
+
+    monkeypatch.setattr(Announcer, "handle_batch", breaking)
+    end = RecordReport(session_id="ses-out", status=ReportedStatus.COMPLETED, exit_code=0)
+    async with host(MemoryStore(), clock=wall_clock()) as runtime:
+        await runtime.announce("another", (Retracted(1, "its host was lost"),))
+        await trio.sleep(0.5)
+        await runtime.sessions.report(end)
+        await trio.sleep(0.6)
+        assert not crashes
+        assert [type(notice) for notice in await notices_so_far(runtime)] == [Ended]
 
 
 class SlowToRemove(MemoryStore):

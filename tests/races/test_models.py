@@ -265,6 +265,8 @@ class PauseMachine(RuleBasedStateMachine):
         self.until_ms = 0
         self.probes: set[str] = set()
         self.number = 0
+        self.last_hit: tuple[QuotaSpent, int] | None = None
+        """And when it was."""
 
     def hear(self, event: QuotaSpent | OtherEnd | Booted | DispatchAsked) -> tuple[object, ...]:
         self.status, effects = decide(self.status, event, self.now_ms, self.settings)
@@ -282,7 +284,11 @@ class PauseMachine(RuleBasedStateMachine):
     def a_session_hits_the_limit(self, age_ms: int, wait_ms: int | None) -> None:
         was_open, until_before = self.is_open, self.until_ms
         started = at(self.now_ms - age_ms)
-        self.hear(QuotaSpent(session_id="ses-x", started_at=started, retry_after_ms=wait_ms))
+        self.number += 1
+        name = f"hit-{self.number}"
+        hit = QuotaSpent(session_id=name, started_at=started, retry_after_ms=wait_ms)
+        self.last_hit = hit, self.now_ms
+        self.hear(hit)
         assert self.status.state is DispatchState.PAUSED
         until = _ms(self.status.paused_until)
         if was_open:
@@ -291,6 +297,13 @@ class PauseMachine(RuleBasedStateMachine):
             assert until >= until_before
             assert until >= self.now_ms + (wait_ms or 0) or until == until_before
         self.until_ms = until
+
+    @precondition(lambda self: self.last_hit is not None)
+    @rule()
+    def what_was_kept_is_decided_again(self) -> None:
+        assert self.last_hit is not None
+        hit, at_ms = self.last_hit
+        assert decide(self.status, hit, at_ms, self.settings).status == self.status
 
     @rule(age_ms=st.integers(0, 20_000))
     def a_session_ends_well(self, age_ms: int) -> None:
