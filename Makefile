@@ -11,7 +11,7 @@ ROOMS := actors doors messages midstream providers rules stores supervisors
 help:
 	@echo "make run    watch the demo: answers that break a rule are cut, corrected, finished"
 	@echo "make test   run the tests"
-	@echo "make races  the race tests under 20,000 schedules each (SEEDS=...)"
+	@echo "make races  the race tests under 20,000 schedules each (SEEDS=... FROM=...)"
 	@echo "make mutants  take each guard away in a copy, and see that a test fails"
 	@echo "make check  lint, types, import rules, and the places of the guards"
 	@echo "make wheel  build the wheel, install it alone, and run the demo from it"
@@ -50,9 +50,10 @@ test: $(VENV)/with-test
 	$(PYTEST) $(ARGS)
 
 SEEDS ?= 20000
+FROM ?= 0
 
 races: $(VENV)/with-test
-	$(PYTEST) tests/races --races-seeds $(SEEDS) $(ARGS)
+	$(PYTEST) tests/races --races-seeds $(SEEDS) --races-from $(FROM) $(ARGS)
 
 mutants: $(VENV)/with-test
 	$(BIN)/python tests/mutants.py $(ARGS)

@@ -7,9 +7,9 @@
 The test is run once for each seed, in a world of its own under virtual time
 (`midstream.testing.explore`); further arguments of the marker are those of `Faults`.
 The seeds are split into tests of `SEEDS_TOGETHER`, so that pytest-xdist can share them out.
-`--races-seeds N` explores N seeds of each scenario, `--races-seed S` replays one, and
-`--races-schedule WORD` the small schedule that a failure names; `--races-shrinks 0` leaves
-failures as large as they are.
+`--races-seeds N` explores N seeds of each scenario, `--races-from S` from seed S on, where an
+earlier exploration has stopped. `--races-seed S` replays one, and `--races-schedule WORD` the
+small schedule that a failure names; `--races-shrinks 0` leaves failures as large as they are.
 """
 
 import re
@@ -32,6 +32,7 @@ SEEDS_TOGETHER = 50
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("races", "schedule exploration")
     group.addoption("--races-seeds", type=int, default=None, help="seeds for each scenario")
+    group.addoption("--races-from", type=int, default=0, help="the first seed")
     group.addoption("--races-seed", type=int, default=None, help="replay this seed")
     group.addoption(
         "--races-shrinks", type=int, default=200, help="runs spent on making a failure small"
@@ -66,9 +67,10 @@ def _parts(config: pytest.Config, wanted: int) -> Iterator[range]:
     if seed is not None:
         yield range(seed, seed + 1)
         return
-    seeds = _option(config, "--races-seeds") or wanted
-    for first in range(0, seeds, SEEDS_TOGETHER):
-        yield range(first, min(first + SEEDS_TOGETHER, seeds))
+    begin = _option(config, "--races-from")
+    end = begin + (_option(config, "--races-seeds") or wanted)
+    for first in range(begin, end, SEEDS_TOGETHER):
+        yield range(first, min(first + SEEDS_TOGETHER, end))
 
 
 def _name_of(seeds: range) -> str:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -229,6 +229,35 @@ def test_the_worked_example_finds_the_races_of_its_host(bug: str, tmp_path: Path
     assert code == (1 if right else 0), report
     assert found in report
     assert bool(right) == ("--races-seed" in report)
+
+
+SEEDS_SEEN = """
+import pytest
+
+seen = []
+
+@pytest.mark.races(seeds=3)
+async def test_race(race):
+    seen.append(race.choices.seed)
+
+def test_they_were_run():
+    assert seen == list(range({first}, {end}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "end"),
+    [
+        (("--races-from", "60"), 60, 63),
+        (("--races-from", "60", "--races-seeds", "120"), 60, 180),
+    ],
+)
+def test_an_exploration_goes_on_where_another_has_stopped(
+    options: Sequence[str], first: int, end: int, tmp_path: Path
+) -> None:
+    files = {"test_host.py": SEEDS_SEEN.format(first=first, end=end)}
+    code, report = run_pytest(tmp_path, files, *options)
+    assert code == 0, report
 
 
 COROUTINES_ARE_MINE = """
