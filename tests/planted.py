@@ -912,15 +912,11 @@ FOUND = {
     ),
     "an end is told to an Announcer that has ended": (
         "test_sessions_outside_while_everything_goes_wrong",
-        55,
+        37,
     ),
     "what a host that goes has taken out is told by nobody": (
         "test_sessions_outside_while_everything_goes_wrong",
         37,
-    ),
-    "the pause is kept at the first try or not at all": (
-        "test_sessions_outside_while_everything_goes_wrong",
-        12,
     ),
     "a reader is told of a gap where the log is on its way": (
         "test_readers_who_come_and_go_while_the_log_is_on_its_way",
@@ -972,6 +968,7 @@ HARMLESS = {
     "the letters of two drains are delivered at once": "their keys make the second delivery none",
     "an answer of the store that is lost is not asked for again": "what is on record and was not told is told late, and the pause hears of it then",
     "a write whose answer was lost counts as somebody else's": "likewise",
+    "the pause is kept at the first try or not at all": "what is not kept then is kept at the next look, or when the machine goes",
     "a stalled owner writes under any fence": "the store looks at the fence itself, with each write (RequireFence)",
     "anybody writes to a session": "the claim and the fence in the store are looked at as well",
 }
