@@ -65,11 +65,12 @@ FATES = ("kept and said", "kept", "refused")
 
 
 class Mumbling(MemoryStore):
-    """A store that does not say what it keeps, or does not even keep it. `fates` says what becomes
-    of the next commits that it `concerns`, one by one; all others are kept and said."""
+    """A store that does not say what it keeps, or not at once, or does not even keep it. `fates`
+    says what becomes of the next commits that it `concerns`, one by one, where a number is the
+    seconds that they take; all others are kept and said."""
 
     def __init__(
-        self, concerns: Callable[[Sequence[Operation]], bool], fates: Sequence[str] = ()
+        self, concerns: Callable[[Sequence[Operation]], bool], fates: Sequence[str | float] = ()
     ) -> None:
         super().__init__()
         self.fates = list(fates)
@@ -79,6 +80,8 @@ class Mumbling(MemoryStore):
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
         fate = self.fates.pop(0) if self.fates and self._concerns(operations) else FATES[0]
+        if isinstance(fate, float):
+            await trio.sleep(fate)
         if fate == "refused":
             raise StoreError("try again later")
         receipt = await super().commit(operations, key=key, durable=durable)

@@ -36,7 +36,7 @@ from midstream.runtime import Runtime
 from midstream.stores.memory import MemoryStore
 from midstream.stores.sessions import apply_transition
 from midstream.stores.state import load_status
-from midstream.stores.store import Book, Operation, Put, Query, Receipt
+from midstream.stores.store import Book, Operation, Put, Query
 from midstream.tools import Tool
 
 MINUTE_S = 60.0
@@ -514,26 +514,11 @@ async def test_a_spent_quota_that_was_not_kept_yet_is_when_the_host_leaves(
     assert (await load_status(store)).status.state is DispatchState.PAUSED
 
 
-class Stubborn(MemoryStore):
-    """A store that does not answer for a while when the status is to be kept."""
-
-    silent_s = 0.0
-
-    async def commit(
-        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
-    ) -> Receipt:
-        if keeps_status(operations):
-            silent_s, self.silent_s = self.silent_s, 0.0
-            await trio.sleep(silent_s)
-        return await super().commit(operations, key=key, durable=durable)
-
-
 async def test_an_end_is_not_told_before_the_pause_has_heard_of_its_spent_quota(
     autojump_clock: MockClock,
 ) -> None:
     """The one who knows of the quota may be lost before he is heard; the end is told late then."""
-    store = Stubborn()
-    store.silent_s = 14.0
+    store = Mumbling(keeps_status, [14.0])
     async with host(store, limited(), clock=wall_clock()) as runtime:
         await hit_the_limit(runtime)
         assert not [each for each in await notices_so_far(runtime) if isinstance(each, Ended)]

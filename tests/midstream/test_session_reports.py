@@ -114,7 +114,7 @@ async def test_an_end_of_which_the_store_did_not_answer_is_told_and_pauses_every
     store = Mumbling(keeps_record)
     async with host(store, clock=wall_clock()) as runtime:
         await runtime.sessions.report(RUNNING)
-        store.fates = ["kept"] * lost
+        store.fates.extend(["kept"] * lost)
         answers = [await runtime.sessions.report(ended("rate-limited")) for _ in range(2)]
         assert [answer.ok for answer in answers] == [lost < 2, True]
         await trio.sleep(65)
@@ -131,7 +131,7 @@ async def test_a_cancel_of_which_the_store_did_not_answer_is_told(
     store = Mumbling(keeps_record)
     async with host(store, clock=wall_clock()) as runtime:
         await runtime.sessions.report(RUNNING)
-        store.fates = ["kept"] * lost
+        store.fates.extend(["kept"] * lost)
         assert (await runtime.cancel("ses-1")).status is SessionStatus.CANCELLED
         assert [type(notice) for notice in await notices_so_far(runtime)] == [Began, Ended]
 

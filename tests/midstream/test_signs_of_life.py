@@ -806,17 +806,8 @@ async def test_what_is_told_late_by_a_host_that_goes_meanwhile_is_told_by_the_ne
     assert await load_untold(store) == []
 
 
-class SlowToEnd(MemoryStore):
-    """A store that takes its time to write the ends of sessions."""
-
-    async def commit(
-        self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
-    ) -> Receipt:
-        if any(
-            b"completed" in bytes(each.document) for each in operations if isinstance(each, Put)
-        ):
-            await trio.sleep(4)
-        return await super().commit(operations, key=key, durable=durable)
+def ends_well(operations: Sequence[Operation]) -> bool:
+    return any(b"completed" in bytes(each.document) for each in operations if isinstance(each, Put))
 
 
 @pytest.mark.parametrize("goes_s", [0.0, 4.5])
@@ -824,7 +815,7 @@ async def test_an_end_that_is_written_while_its_host_goes_is_told_by_the_next(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, goes_s: float
 ) -> None:
     slow_announcer(monkeypatch, goes_s)
-    store, clock = SlowToEnd(), wall_clock()
+    store, clock = Mumbling(ends_well, [4.0]), wall_clock()
     end = RecordReport(session_id="ses-out", status=ReportedStatus.COMPLETED, exit_code=0)
     async with trio.open_nursery() as nursery, host(store, clock=clock, seed=1) as runtime:
         nursery.start_soon(runtime.sessions.report, end)
@@ -858,19 +849,16 @@ async def test_an_end_that_a_crashing_announcer_had_not_read_is_told_at_once(
         assert [type(notice) for notice in await notices_so_far(runtime)] == [Ended]
 
 
-class SlowToRemove(MemoryStore):
+class SlowToRemove(Mumbling):
     """A store that loses its first answer to a step, and takes its time to take notices out."""
 
     def __init__(self, delays_s: Sequence[float]) -> None:
-        super().__init__()
-        self._delays_s = list(delays_s)
+        super().__init__(takes_notices_out, delays_s)
         self._loses_an_answer = True
 
     async def commit(
         self, operations: Sequence[Operation], *, key: str | None = None, durable: bool = True
     ) -> Receipt:
-        if takes_notices_out(operations) and self._delays_s:
-            await trio.sleep(self._delays_s.pop(0))
         receipt = await super().commit(operations, key=key, durable=durable)
         if key is not None and self._loses_an_answer:
             self._loses_an_answer = False
